@@ -1,0 +1,18 @@
+export { LeaseLostError, ShutdownError, StepTimeoutError, TerminalError } from './errors.ts'
+export { Flusher, type FlusherOptions, type FlushResult } from './flusher.ts'
+export type { Hints } from './hints.ts'
+export type { Logger, StepLogger } from './logger.ts'
+export {
+  type JobDefinition,
+  job,
+  type Machine,
+  type MachineDefinition,
+  type MachineSettings,
+  machine,
+  type StepDefinition,
+} from './machine.ts'
+export type { Outcome } from './outcome.ts'
+export { Reaper, type ReaperOptions } from './reaper.ts'
+export type { RetryPolicy } from './retry-policy.ts'
+export { Scheduler, type SchedulerOptions } from './scheduler.ts'
+export type { ErrorContext, JobContext, ReceivedSignal, StepContext } from './step-context.ts'

@@ -1,0 +1,161 @@
+import { Channels } from '@holdfast/contracts'
+import {
+  deleteFinished,
+  dropTransitionPartitions,
+  ensureTransitionPartitions,
+  fireAwaitDeadlines,
+  Listener,
+  promoteDue,
+  reapExpired,
+  removeDeadProcesses,
+} from '@holdfast/queries'
+import { type ConnectOptions, connectOne, type Db } from '@holdfast/schema'
+import { DueTimer } from './due-timer.ts'
+import type { Hints } from './hints.ts'
+import { type Logger, silentLogger } from './logger.ts'
+
+export interface ReaperOptions {
+  readonly db: Db
+  readonly connection: ConnectOptions
+  readonly hints: Hints
+  readonly logger?: Logger
+  /** How often expired leases are looked for. Default 1 s; a killed scheduler's work waits for its lease and this. */
+  readonly reapEveryMs?: number
+  /** Lost claims in one step before `crash_loop`, for machines that nobody has declared. Default 5. */
+  readonly defaultMaxReclaims?: number
+  /** How long finished instances are kept. Default 7 days; 0 deletes them with the next sweep. */
+  readonly retentionMs?: number
+  /** Days of history kept, today not counted. Default 14. */
+  readonly historyDays?: number
+  /** Silence after which a process is taken for dead. Default 60 s. */
+  readonly processSilentMs?: number
+  readonly listen?: boolean
+}
+
+/** Rows healed by one statement: bounded, so that no sweep holds locks or a snapshot for long. */
+const LIMIT = 1_000
+const DUE_FLOOR_MS = 5_000
+const SWEEP_EVERY_MS = 60_000
+const PARTITIONS_EVERY_MS = 3_600_000
+const PROCESSES_EVERY_MS = 30_000
+
+/**
+ * Heals what others leave behind: expired leases, await deadlines, scheduled rows that are due, silent processes; and removes what is past
+ * its retention. Every sweep is bounded, ordered and SKIP LOCKED: any number of reapers is safe, one is enough.
+ */
+export class Reaper {
+  readonly name = 'reaper'
+  readonly #options: ReaperOptions
+  readonly #logger: Logger
+  readonly #timers: readonly DueTimer[]
+  readonly #scheduled: DueTimer
+  readonly #deadlines: DueTimer
+  readonly #listener: Listener | undefined
+  #running = false
+
+  constructor(options: ReaperOptions) {
+    this.#options = options
+    const logger = (this.#logger = options.logger ?? silentLogger)
+    const every = (name: string, floorMs: number, run: () => Promise<number>): DueTimer =>
+      // A full batch is followed by the next at once; otherwise the floor is the period.
+      new DueTimer({ name, floorMs, logger, run: async () => ({ count: (await run()) >= LIMIT ? 1 : 0, nextInMs: null }) })
+
+    this.#scheduled = new DueTimer({ name: 'scheduled', floorMs: DUE_FLOOR_MS, logger, run: () => this.promote() })
+    this.#deadlines = new DueTimer({ name: 'await deadlines', floorMs: DUE_FLOOR_MS, logger, run: () => this.fireDeadlines() })
+    this.#timers = [
+      this.#scheduled,
+      this.#deadlines,
+      every('leases', options.reapEveryMs ?? 1_000, () => this.reap()),
+      every('retention', SWEEP_EVERY_MS, () => this.sweep()),
+      every('partitions', PARTITIONS_EVERY_MS, () => this.partitions()),
+      every('processes', PROCESSES_EVERY_MS, () => this.processes()),
+    ]
+    this.#listener =
+      options.listen === false
+        ? undefined
+        : new Listener({
+            connect: () => connectOne(options.connection),
+            channels: [Channels.timer],
+            onNotification: (_channel, payload) => {
+              this.#scheduled.dueIn(Number(payload))
+              this.#deadlines.dueIn(Number(payload))
+            },
+            onError: (error) => logger.warn({ err: error }, 'not hearing notifications; polling meanwhile'),
+          })
+  }
+
+  start(): void {
+    if (this.#running) return
+    this.#running = true
+    this.#listener?.start()
+    for (const timer of this.#timers) timer.start()
+  }
+
+  async stop(): Promise<void> {
+    this.#running = false
+    await this.#listener?.stop()
+    await Promise.all(this.#timers.map((timer) => timer.stop()))
+  }
+
+  isHealthy(): string | null {
+    return this.#running ? null : 'the reaper is stopped'
+  }
+
+  /** Takes back expired claims; answers how many. */
+  async reap(): Promise<number> {
+    const reaped = await reapExpired(this.#options.db, { limit: LIMIT, defaultMaxReclaims: this.#options.defaultMaxReclaims ?? 5 })
+    if (reaped.length > 0) {
+      const failed = reaped.filter((row) => row.status === 'failed')
+      this.#logger.warn(
+        { reaped: reaped.length, workers: [...new Set(reaped.map((row) => row.claimed_by))].slice(0, 10) },
+        'expired claims taken back',
+      )
+      if (failed.length > 0)
+        this.#logger.error(
+          { instance_ids: failed.slice(0, 10).map((row) => row.id), failed: failed.length },
+          'instances failed with crash_loop',
+        )
+      this.#announce(new Set(reaped.filter((row) => row.status === 'runnable').map((row) => row.queue)))
+    }
+    return reaped.length
+  }
+
+  async promote(): Promise<{ count: number; nextInMs: number | null }> {
+    const [due] = await promoteDue(this.#options.db, { limit: LIMIT })
+    this.#announce(due?.queues ?? [])
+    return { count: due?.count ?? 0, nextInMs: due?.next_in_ms ?? null }
+  }
+
+  async fireDeadlines(): Promise<{ count: number; nextInMs: number | null }> {
+    const [due] = await fireAwaitDeadlines(this.#options.db, { limit: LIMIT })
+    this.#announce(due?.queues ?? [])
+    return { count: due?.count ?? 0, nextInMs: due?.next_in_ms ?? null }
+  }
+
+  /** Deletes one batch of finished instances past their retention; answers how many. */
+  async sweep(): Promise<number> {
+    const [deleted] = await deleteFinished(this.#options.db, { retentionMs: this.#options.retentionMs ?? 604_800_000, limit: LIMIT })
+    return deleted?.count ?? 0
+  }
+
+  async partitions(): Promise<number> {
+    await ensureTransitionPartitions(this.#options.db, { daysAhead: 3 })
+    const [dropped] = await dropTransitionPartitions(this.#options.db, { keepDays: this.#options.historyDays ?? 14 })
+    if ((dropped?.dropped ?? 0) > 0) this.#logger.info({ dropped: dropped?.dropped }, 'history partitions dropped')
+    return 0
+  }
+
+  async processes(): Promise<number> {
+    const dead = await removeDeadProcesses(this.#options.db, { silentMs: this.#options.processSilentMs ?? 60_000 })
+    for (const row of dead)
+      this.#logger.warn(
+        { process_id: row.id, process_role: row.role, host: row.host, pid: row.pid },
+        'a silent process was removed from the list',
+      )
+    return dead.length
+  }
+
+  #announce(queues: Iterable<string>): void {
+    for (const queue of queues) this.#options.hints.send(Channels.runnable, queue)
+  }
+}

@@ -1,0 +1,281 @@
+import { Channels, type InstanceId } from '@holdfast/contracts'
+import { declareMachines, isConnectionLoss, Listener, promoteDue, releaseClaims } from '@holdfast/queries'
+import { type ConnectOptions, connectOne, type Db } from '@holdfast/schema'
+import { trace } from '@opentelemetry/api'
+import { DueTimer } from './due-timer.ts'
+import { LeaseLostError, ShutdownError } from './errors.ts'
+import type { Hints } from './hints.ts'
+import { type EndedClaim, LeaseKeeper } from './lease-keeper.ts'
+import { type Logger, silentLogger } from './logger.ts'
+import type { Machine } from './machine.ts'
+import { MachineRegistry } from './machine-registry.ts'
+import { OutcomeStager } from './outcome-stager.ts'
+import { QueueWorker } from './queue-worker.ts'
+import type { Claimed, RunOutcome } from './run-step.ts'
+
+export interface SchedulerOptions {
+  readonly db: Db
+  /** For the connections that are not from the pool: the lease thread's and the one that hears notifications. */
+  readonly connection: ConnectOptions
+  readonly machines: Iterable<Machine>
+  /** Steps that run at once here, by queue. Default: 100 in each queue that its machines name. */
+  readonly queues?: Readonly<Record<string, number>>
+  /** Names this process in `claimed_by` and in the history; unique among live ones. */
+  readonly worker: string
+  readonly hints: Hints
+  readonly logger?: Logger
+  /**
+   * How long a claim is trusted without being renewed. Default 60 s. Short: a stalled network makes steps run twice; long: the work of a killed process
+   * waits that long.
+   */
+  readonly leaseMs?: number
+  /** How often leases are renewed. Default: a third of the lease. */
+  readonly heartbeatMs?: number
+  /** Longest pause between two looks at an idle queue; with several queues their number multiplies it, so that the process stays at one look per second. Default 1 s. */
+  readonly maxIdleMs?: number
+  /** Off where there are no sessions to listen on (a transaction-pooling proxy): polling then finds everything. Default true. */
+  readonly listen?: boolean
+  /** How long a stop waits for steps before it aborts their signal, and again before it hands their claims back. Default 10 s each. */
+  readonly drainMs?: number
+}
+
+const DEFAULT_CONCURRENCY = 100
+const PROMOTE_LIMIT = 1_000
+/** Outcomes waiting to be staged before claiming pauses: a database that is slow or away must not fill this process's memory. */
+const MAX_UNSTAGED = 5_000
+/** A look for due work without a hint; hints and what the last look said come in between. */
+const DUE_FLOOR_MS = 5_000
+
+/**
+ * Claims runnable instances from its queues, runs their steps and stages what they answer. Any number may share a queue.
+ * `start` and `stop` may be called again and again; `stop` waits for what is in flight and hands back every claim that is left.
+ */
+export class Scheduler {
+  readonly name = 'scheduler'
+  readonly #options: SchedulerOptions
+  readonly #logger: Logger
+  readonly #machines: MachineRegistry
+  readonly #workers: ReadonlyMap<string, QueueWorker>
+  readonly #stager: OutcomeStager
+  readonly #leases: LeaseKeeper
+  readonly #due: DueTimer
+  readonly #listener: Listener | undefined
+  #state: 'stopped' | 'starting' | 'running' | 'stopping' = 'stopped'
+  #stopping: Promise<void> | undefined
+
+  constructor(options: SchedulerOptions) {
+    this.#options = options
+    const logger = (this.#logger = options.logger ?? silentLogger)
+    this.#machines = new MachineRegistry(options.machines)
+    const leaseMs = options.leaseMs ?? 60_000
+    const heartbeatMs = options.heartbeatMs ?? Math.floor(leaseMs / 3)
+    if (heartbeatMs * 2 > leaseMs)
+      throw new RangeError(`heartbeatMs (${heartbeatMs}) must be at most half of leaseMs (${leaseMs}), or one slow renewal loses the lease`)
+
+    this.#stager = new OutcomeStager({
+      db: options.db,
+      worker: options.worker,
+      hints: options.hints,
+      logger,
+      onStaged: (outcomes) => this.#onStaged(outcomes),
+    })
+    this.#leases = new LeaseKeeper({
+      connection: options.connection,
+      leaseMs,
+      heartbeatMs,
+      logger,
+      onLost: (id, epoch) => this.#onLost(id, epoch),
+    })
+
+    const queues = Object.entries(options.queues ?? defaultQueues(this.#machines))
+    const workers = new Map<string, QueueWorker>()
+    for (const [queue, concurrency] of queues) {
+      if (!Number.isInteger(concurrency) || concurrency < 1)
+        throw new RangeError(`the concurrency of queue ${queue} must be a whole number of at least 1, not ${concurrency}`)
+      workers.set(
+        queue,
+        new QueueWorker({
+          db: options.db,
+          queue,
+          concurrency,
+          worker: options.worker,
+          leaseMs,
+          machines: this.#machines,
+          logger,
+          tracer: trace.getTracer('holdfast.engine'),
+          maxIdleMs: (options.maxIdleMs ?? 1_000) * queues.length,
+          maxUnstaged: MAX_UNSTAGED,
+          unstaged: () => this.#stager.pending,
+          onClaimed: (claims) => this.#leases.hold(claims.map(({ row }) => ({ id: row.id, epoch: row.claim_epoch, timeoutMs: undefined }))),
+          onUnrun: (claims) => void this.#handBack(claims),
+          onTimed: ({ row }: Claimed, timeoutMs) => this.#leases.hold([{ id: row.id, epoch: row.claim_epoch, timeoutMs }]),
+          onOutcome: (outcome) => this.#stager.add(outcome),
+        }),
+      )
+    }
+    this.#workers = workers
+    this.#due = new DueTimer({ name: 'scheduled', floorMs: DUE_FLOOR_MS, logger, run: () => this.#promote() })
+    this.#listener =
+      options.listen === false
+        ? undefined
+        : new Listener({
+            connect: () => connectOne(options.connection),
+            channels: [Channels.runnable, Channels.timer],
+            onNotification: (channel, payload) => {
+              if (channel === Channels.runnable) this.#workers.get(payload)?.wake()
+              else this.#due.dueIn(Number(payload))
+            },
+            onConnected: () => {
+              for (const worker of this.#workers.values()) worker.wake()
+              this.#due.dueIn(0)
+            },
+            onError: (error) => logger.warn({ err: error }, 'not hearing notifications; polling meanwhile'),
+          })
+  }
+
+  async start(): Promise<void> {
+    if (this.#state !== 'stopped') return
+    this.#state = 'starting'
+    await this.#declare()
+    // A stop may have come while the database was away.
+    if ((this.#state as string) !== 'starting') return
+    this.#state = 'running'
+    this.#leases.start()
+    this.#listener?.start()
+    this.#due.start()
+    for (const worker of this.#workers.values()) worker.start()
+  }
+
+  /** Waits for running steps, then aborts them, then hands their claims back; outcomes are staged before it resolves. */
+  stop(): Promise<void> {
+    if (this.#state === 'stopped') return Promise.resolve()
+    this.#stopping ??= this.#stop().finally(() => {
+      this.#state = 'stopped'
+      this.#stopping = undefined
+    })
+    return this.#stopping
+  }
+
+  /** Claims and runs once from every queue, staging included; answers how many steps ran. For tests and drains, without `start`. */
+  async runOnce(): Promise<number> {
+    let ran = 0
+    for (const worker of this.#workers.values()) ran += await worker.runOnce()
+    await this.#stager.drained()
+    return ran
+  }
+
+  /** Tells the deployment which machines this process can run; part of `start`. */
+  async declare(): Promise<void> {
+    const machines = this.#machines.values().map(({ name, version, queue, maxReclaims }) => ({ name, version, queue, maxReclaims }))
+    if (machines.length > 0) await declareMachines(this.#options.db, { machines })
+  }
+
+  /** null, or what is wrong: for the liveness probe. A database that is away is not the process's fault and no reason to restart it. */
+  isHealthy(): string | null {
+    return this.#state === 'running' || this.#state === 'starting' ? null : `the scheduler is ${this.#state}`
+  }
+
+  stats(): { readonly running: number; readonly buffered: number; readonly unstaged: number } {
+    let running = 0
+    let buffered = 0
+    for (const worker of this.#workers.values()) {
+      running += worker.running
+      buffered += worker.buffered
+    }
+    return { running, buffered, unstaged: this.#stager.pending }
+  }
+
+  async #declare(): Promise<void> {
+    for (let attempt = 0; this.#state === 'starting'; attempt += 1) {
+      try {
+        await this.declare()
+        return
+      } catch (error) {
+        if (!isConnectionLoss(error)) throw error
+        if (attempt === 0) this.#logger.warn({ err: error }, 'the database is away; waiting for it')
+        await pause(Math.min(2_000, 100 * 2 ** Math.min(attempt, 8)))
+      }
+    }
+  }
+
+  async #stop(): Promise<void> {
+    const wasRunning = this.#state === 'running'
+    this.#state = 'stopping'
+    await this.#due.stop()
+    await this.#listener?.stop()
+    if (wasRunning) {
+      const workers = [...this.#workers.values()]
+      const drainMs = this.#options.drainMs ?? 10_000
+      const unstarted = (await Promise.all(workers.map((worker) => worker.stop()))).flat()
+      await this.#handBack(unstarted)
+      const idle = Promise.all(workers.map((worker) => worker.idle()))
+      if (!(await within(idle, drainMs))) {
+        for (const worker of workers) worker.abortAll(new ShutdownError('the process is stopping'))
+        if (!(await within(idle, drainMs))) {
+          const left = workers.flatMap((worker) => worker.stillRunning())
+          this.#logger.warn(
+            { steps: left.length, instance_ids: left.slice(0, 10).map(({ id }) => id) },
+            'steps did not end in time; their claims are handed back',
+          )
+          await this.#handBack(left)
+        }
+      }
+      if (!(await within(this.#stager.drained(), drainMs))) {
+        this.#logger.error({ outcomes: this.#stager.pending }, 'outcomes could not be stored before the stop; their steps will run again')
+        this.#stager.abandon()
+      }
+    }
+    await this.#leases.stop()
+  }
+
+  #onStaged(outcomes: readonly RunOutcome[]): void {
+    this.#leases.drop(outcomes.map((outcome) => ({ id: outcome.instanceId, epoch: outcome.claimEpoch })))
+    for (const worker of this.#workers.values()) worker.refill()
+  }
+
+  #onLost(id: InstanceId, epoch: string): void {
+    this.#logger.warn({ instance_id: id, claim_epoch: epoch }, 'a claim was lost; its step is told and its outcome will be dropped')
+    const reason = new LeaseLostError(`the claim of instance ${id} is over: its lease ran out or it was claimed again`)
+    for (const worker of this.#workers.values()) worker.lose(id, epoch, reason)
+  }
+
+  async #handBack(claims: readonly EndedClaim[]): Promise<void> {
+    if (claims.length === 0) return
+    this.#leases.drop(claims)
+    try {
+      const released = await releaseClaims(this.#options.db, { ids: claims.map(({ id }) => id), epochs: claims.map(({ epoch }) => epoch) })
+      for (const queue of new Set(released.map((row) => row.queue))) this.#options.hints.send(Channels.runnable, queue)
+    } catch (error) {
+      this.#logger.warn({ err: error, claims: claims.length }, 'claims could not be handed back; their leases will run out')
+    }
+  }
+
+  async #promote(): Promise<{ count: number; nextInMs: number | null }> {
+    const [due] = await promoteDue(this.#options.db, { limit: PROMOTE_LIMIT })
+    if (due === undefined) return { count: 0, nextInMs: null }
+    for (const queue of due.queues ?? []) {
+      this.#workers.get(queue)?.wake()
+      this.#options.hints.send(Channels.runnable, queue)
+    }
+    return { count: due.count, nextInMs: due.next_in_ms }
+  }
+}
+
+function defaultQueues(machines: MachineRegistry): Record<string, number> {
+  return Object.fromEntries(machines.values().map(({ queue }) => [queue, DEFAULT_CONCURRENCY]))
+}
+
+const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
+
+/** Whether `promise` settles within `ms`; it goes on either way. */
+async function within(promise: Promise<unknown>, ms: number): Promise<boolean> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<boolean>((resolve) => {
+    timer = setTimeout(() => resolve(false), ms)
+  })
+  try {
+    return await Promise.race([promise.then(() => true), late])
+  } finally {
+    clearTimeout(timer)
+  }
+}

@@ -1,0 +1,61 @@
+import type { InstanceId } from '@holdfast/contracts'
+import { sql } from 'kysely'
+import { statement } from '../statement.ts'
+
+/** Claims held by one worker, as parallel arrays. */
+export interface Claims {
+  readonly ids: readonly InstanceId[]
+  readonly epochs: readonly string[]
+}
+const sample = { ids: ['1' as InstanceId], epochs: ['1'] }
+
+/**
+ * Extends the leases of claims that still stand and returns those that do not: reaped, or claimed again since.
+ *
+ * Locks: instance rows FOR NO KEY UPDATE SKIP LOCKED in id order (R16: heart-beat, reaper, flush and release never wait for
+ * one another). A row that another one holds at this moment is neither renewed nor reported; the next beat decides.
+ * `lease_expires_at IS NOT NULL` and not `status = 'executing'`: the planner would drive the join from the partial lease index,
+ * which it believes to be almost empty, and become quadratic.
+ * Served by: instance_pkey.
+ */
+export const heartbeat = statement<Claims & { leaseMs: number }, { id: InstanceId; claim_epoch: string }>(
+  'engine.heartbeat',
+  ({ ids, epochs, leaseMs }) => sql`
+WITH claims AS MATERIALIZED (
+  SELECT * FROM unnest(${ids}::bigint[], ${epochs}::bigint[]) AS c (id, claim_epoch)
+), standing AS MATERIALIZED (
+  SELECT g.id FROM claims JOIN holdfast.instance g
+    ON g.id = claims.id AND g.claim_epoch = claims.claim_epoch AND g.lease_expires_at IS NOT NULL
+  ORDER BY g.id FOR NO KEY UPDATE OF g SKIP LOCKED
+), renewed AS (
+  UPDATE holdfast.instance g SET lease_expires_at = now() + ${leaseMs}::integer * interval '1 millisecond'
+  FROM standing WHERE g.id = standing.id
+)
+SELECT claims.id, claims.claim_epoch FROM claims
+WHERE NOT EXISTS (
+  SELECT FROM holdfast.instance g
+  WHERE g.id = claims.id AND g.claim_epoch = claims.claim_epoch AND g.lease_expires_at IS NOT NULL
+)`,
+  { ...sample, leaseMs: 60_000 },
+)
+
+/**
+ * Hands claims back that were not run, at a graceful stop: runnable again at once, no attempt and no reclaim counted.
+ * A claim with a staged outcome is not given back: the flusher will apply it.
+ *
+ * Locks and index as {@link heartbeat}.
+ */
+export const releaseClaims = statement<Claims, { id: InstanceId; queue: string }>(
+  'engine.release_claims',
+  ({ ids, epochs }) => sql`
+WITH standing AS MATERIALIZED (
+  SELECT g.id FROM unnest(${ids}::bigint[], ${epochs}::bigint[]) AS claims (id, claim_epoch)
+  JOIN holdfast.instance g ON g.id = claims.id AND g.claim_epoch = claims.claim_epoch AND g.lease_expires_at IS NOT NULL
+  WHERE NOT EXISTS (SELECT FROM holdfast.outcome o WHERE o.instance_id = g.id AND o.claim_epoch = g.claim_epoch)
+  ORDER BY g.id FOR NO KEY UPDATE OF g SKIP LOCKED
+)
+UPDATE holdfast.instance g SET status = 'runnable', claimed_by = NULL, lease_expires_at = NULL, updated_at = now()
+FROM standing WHERE g.id = standing.id
+RETURNING g.id, g.queue`,
+  sample,
+)

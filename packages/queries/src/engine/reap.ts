@@ -1,0 +1,95 @@
+import type { InstanceId } from '@holdfast/contracts'
+import { sql } from 'kysely'
+import { statement } from '../statement.ts'
+
+export interface ReapedRow {
+  readonly id: InstanceId
+  readonly queue: string
+  readonly status: 'runnable' | 'failed'
+  readonly reclaims: number
+  readonly claimed_by: string
+}
+
+/**
+ * Takes back claims whose lease has run out: runnable again, or failed with `crash_loop` once the claim has been lost more often in one step
+ * than the machine allows (N8): a step that kills its process must not do so for ever.
+ *
+ * A claim with a staged outcome for its epoch is left alone: the work is done and durable, the flusher will apply it (rule of
+ * design/architecture.md: nothing runs twice because a flusher is dead).
+ * An outcome that commits after this statement's snapshot loses: the flush finds the claim gone and counts it as stale.
+ *
+ * Locks: instances FOR NO KEY UPDATE SKIP LOCKED in lease order; heart-beat, flush and release are skipped, not waited for (R16, R20);
+ * on a row that was just renewed the WHERE is evaluated again on the newest version.
+ * Served by: instance_lease, outcome_pkey, machine_pkey.
+ */
+export const reapExpired = statement<{ limit: number; defaultMaxReclaims: number }, ReapedRow>(
+  'engine.reap_expired',
+  ({ limit, defaultMaxReclaims }) => sql<ReapedRow>`
+WITH expired AS MATERIALIZED (
+  SELECT g.id, g.claimed_by,
+    g.reclaims >= coalesce(
+      (SELECT m.max_reclaims FROM holdfast.machine m WHERE m.name = g.machine AND m.version = g.version),
+      ${defaultMaxReclaims}::integer
+    ) AS crash_loop
+  FROM holdfast.instance g
+  WHERE g.status = 'executing' AND g.lease_expires_at < now()
+    AND NOT EXISTS (SELECT FROM holdfast.outcome o WHERE o.instance_id = g.id AND o.claim_epoch = g.claim_epoch)
+  ORDER BY g.lease_expires_at LIMIT ${limit}::integer FOR NO KEY UPDATE OF g SKIP LOCKED
+), reaped AS (
+  UPDATE holdfast.instance g SET
+    status = CASE WHEN expired.crash_loop THEN 'failed' ELSE 'runnable' END::holdfast.instance_status,
+    reclaims = g.reclaims + 1,
+    eligible_at = CASE WHEN expired.crash_loop THEN g.eligible_at ELSE now() END,
+    error = CASE WHEN expired.crash_loop THEN jsonb_build_object(
+      'code', 'crash_loop',
+      'message', format('The claim of step %s was lost %s times in a row, last by %s. The step seems to end its process; retry the instance when that is mended.',
+        g.step, g.reclaims + 1, g.claimed_by)
+    ) ELSE g.error END,
+    claimed_by = NULL, lease_expires_at = NULL, updated_at = now()
+  FROM expired WHERE g.id = expired.id
+  RETURNING g.id, g.queue, g.status, g.reclaims, g.claim_epoch, g.attempt, g.step, g.error, expired.claimed_by
+), purged AS (
+  DELETE FROM holdfast.signal USING reaped WHERE signal.target_id = reaped.id AND reaped.status = 'failed'
+), recorded AS (
+  INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step, worker, error)
+  SELECT id, claim_epoch, attempt, 'fail', status, step, claimed_by, error FROM reaped WHERE status = 'failed'
+)
+SELECT id, queue, status, reclaims, claimed_by FROM reaped`,
+  { limit: 500, defaultMaxReclaims: 5 },
+)
+
+/**
+ * Deletes finished instances older than the retention, with their inbox and receipts (cascade); answers how many.
+ * A child stays as long as its parent is live, because the parent's next step is shown its children (R23).
+ *
+ * Locks: instances FOR UPDATE SKIP LOCKED, oldest first; the delete goes by primary key. Served by: instance_finished, instance_pkey.
+ */
+export const deleteFinished = statement<{ retentionMs: number; limit: number }, { count: number }>(
+  'engine.delete_finished',
+  ({ retentionMs, limit }) => sql<{ count: number }>`
+WITH deleted AS (
+  DELETE FROM holdfast.instance WHERE id = ANY (ARRAY(
+    SELECT g.id FROM holdfast.instance g
+    WHERE g.status IN ('done', 'failed', 'cancelled') AND g.updated_at < now() - ${retentionMs}::bigint * interval '1 millisecond'
+      AND NOT EXISTS (
+        SELECT FROM holdfast.instance p WHERE p.id = g.parent_id AND p.status NOT IN ('done', 'failed', 'cancelled')
+      )
+    ORDER BY g.updated_at LIMIT ${limit}::integer FOR UPDATE OF g SKIP LOCKED
+  ))
+  RETURNING id
+)
+SELECT count(*)::integer AS count FROM deleted`,
+  { retentionMs: 86_400_000, limit: 1000 },
+)
+
+/** Makes tomorrow's history partitions, and drops those whose days are older than `keepDays`. Both take a table lock for a moment. */
+export const ensureTransitionPartitions = statement<{ daysAhead: number }, { made: number }>(
+  'engine.ensure_transition_partitions',
+  ({ daysAhead }) => sql<{ made: number }>`SELECT holdfast.ensure_transition_partitions(${daysAhead}::integer) AS made`,
+  { daysAhead: 3 },
+)
+export const dropTransitionPartitions = statement<{ keepDays: number }, { dropped: number }>(
+  'engine.drop_transition_partitions',
+  ({ keepDays }) => sql<{ dropped: number }>`SELECT holdfast.drop_transition_partitions(${keepDays}::integer) AS dropped`,
+  { keepDays: 14 },
+)
