@@ -10,20 +10,20 @@ type MaybePromise<T> = T | Promise<T>
 /** Payloads by signal name. */
 export type PayloadsOf<Signals extends Schemas> = { [Name in keyof Signals]: StandardSchemaV1.InferOutput<Signals[Name]> }
 
-export type StepRun<State, Payloads, Steps extends string, Result> = (
-  ctx: StepContext<State, Payloads, Steps>,
-) => MaybePromise<Outcome<Result>>
-
-/** A step is its function, or its function with settings of its own. */
-export type StepDefinition<State, Payloads, Steps extends string, Result> =
-  | StepRun<State, Payloads, Steps, Result>
+/** A step is its function, or its function with settings of its own. `Answer` is what the function returns. */
+export type StepDefinition<State, Payloads, Steps extends string, Answer> =
+  | StepRun<State, Payloads, Steps, Answer>
   | {
-      readonly run: StepRun<State, Payloads, Steps, Result>
+      readonly run: StepRun<State, Payloads, Steps, Answer>
       /** The step is told through `ctx.signal`, counted as failed, and loses its claim soon after. Default: none. */
       readonly timeout?: Duration
       /** Default: the machine's. */
       readonly retry?: RetryPolicy
     }
+type StepRun<State, Payloads, Steps extends string, Answer> = (ctx: StepContext<State, Payloads, Steps>) => MaybePromise<Answer>
+
+/** What the `done` outcomes among the answers carry. */
+type ResultOf<Answer> = Answer extends Outcome<infer Result> ? Result : never
 
 /** Settings that machines and jobs share. */
 export interface MachineSettings {
@@ -39,28 +39,28 @@ export interface MachineSettings {
   readonly history?: 'all' | 'failures' | 'off'
 }
 
-export interface MachineDefinition<StateSchema extends StandardSchemaV1, Signals extends Schemas, Steps extends string, Result>
-  extends MachineSettings {
+export interface MachineDefinition<
+  StateSchema extends StandardSchemaV1,
+  Signals extends Schemas,
+  Steps extends string,
+  Answer extends Outcome<Result>,
+  Result,
+> extends MachineSettings {
   /** Any Standard Schema; checked each time a step is given the state. Default: any JSON. */
   readonly state?: StateSchema
   /** Names and payload schemas of the signals that its steps wait for. */
   readonly signals?: Signals
-  /** What the machine ends with; only for its type, and checked when a step answers `done`. */
+  /** What the machine ends with. Only its type is used; needed where several steps end it with results of different shapes. */
   readonly result?: StandardSchemaV1<unknown, Result>
-  /** `start` is where an instance begins. */
+  /** By name; `start` is where an instance begins. */
   readonly steps: {
-    readonly [Step in Steps | 'start']: StepDefinition<
-      StandardSchemaV1.InferOutput<StateSchema>,
-      PayloadsOf<Signals>,
-      Steps | 'start',
-      Result
-    >
+    readonly [Step in Steps]: StepDefinition<StandardSchemaV1.InferOutput<StateSchema>, PayloadsOf<Signals>, Steps, Answer>
   }
   /** Called when a step throws, times out or answers something that cannot be stored. Answer an outcome, or nothing for the retry policy. */
   readonly onError?: (
     error: unknown,
-    ctx: ErrorContext<StandardSchemaV1.InferOutput<StateSchema>, PayloadsOf<Signals>, Steps | 'start'>,
-  ) => MaybePromise<Outcome<Result> | undefined | void>
+    ctx: ErrorContext<StandardSchemaV1.InferOutput<StateSchema>, PayloadsOf<Signals>, NoInfer<Steps>>,
+  ) => MaybePromise<Outcome<unknown> | undefined>
 }
 
 export interface CompiledStep {
@@ -78,7 +78,6 @@ export interface Machine<State = unknown, Payloads = unknown, Result = unknown> 
   readonly history: 'all' | 'failures' | 'off'
   readonly stateSchema: StandardSchemaV1 | undefined
   readonly signalSchemas: Schemas
-  readonly resultSchema: StandardSchemaV1 | undefined
   readonly steps: ReadonlyMap<string, CompiledStep>
   readonly onError: ((error: unknown, ctx: ErrorContext<never, never, never>) => MaybePromise<unknown>) | undefined
   /** Never set: carries types to `@holdfast/client`. */
@@ -92,17 +91,18 @@ export interface Machine<State = unknown, Payloads = unknown, Result = unknown> 
  * Throws a TypeError for settings that cannot work (a version below 1, no `start` step, a name longer than 200 characters).
  */
 export function machine<
+  Steps extends string,
+  Answer extends Outcome<Result>,
   StateSchema extends StandardSchemaV1 = StandardSchemaV1<JsonValue, JsonValue>,
   Signals extends Schemas = Record<never, never>,
-  Steps extends string = never,
-  Result = JsonValue,
+  Result = unknown,
 >(
   name: string,
-  definition: MachineDefinition<StateSchema, Signals, Steps, Result>,
-): Machine<StandardSchemaV1.InferOutput<StateSchema>, PayloadsOf<Signals>, Result> {
+  definition: MachineDefinition<StateSchema, Signals, Steps, Answer, Result>,
+): Machine<StandardSchemaV1.InferOutput<StateSchema>, PayloadsOf<Signals>, unknown extends Result ? ResultOf<Answer> : Result> {
   const retry = resolveRetryPolicy(definition.retry)
   const steps = new Map<string, CompiledStep>()
-  for (const [step, given] of Object.entries<StepDefinition<never, never, never, unknown>>(definition.steps as never)) {
+  for (const [step, given] of Object.entries(definition.steps as unknown as Record<string, StepDefinition<never, never, never, unknown>>)) {
     const {
       run,
       timeout,
@@ -122,7 +122,6 @@ export function machine<
     ...settingsOf(name, definition),
     stateSchema: definition.state,
     signalSchemas: definition.signals ?? {},
-    resultSchema: definition.result,
     steps,
     onError: definition.onError as Machine['onError'],
   }
@@ -157,7 +156,6 @@ export function job<InputSchema extends StandardSchemaV1 = StandardSchemaV1<Json
     ...settingsOf(name, definition),
     stateSchema: definition.input,
     signalSchemas: {},
-    resultSchema: undefined,
     steps: new Map([['start', step]]),
     onError: undefined,
   }

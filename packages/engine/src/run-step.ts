@@ -172,8 +172,8 @@ class StepRun {
     const timer = setTimeout(
       () => {
         const error = new StepTimeoutError(`step ${this.#claimed.row.step} ran longer than its timeout of ${timeoutMs} ms`)
+        late.reject(error) // before the step hears of it: what it then throws is not the reason
         this.#claimed.abort.abort(error)
-        late.reject(error)
       },
       Math.min(timeoutMs, 2_147_483_647),
     )
@@ -225,7 +225,7 @@ class StepRun {
 
   /** Throws what makes the outcome impossible to store: it is the step's failure, and none of its neighbours' (digest N2). */
   #encode(outcome: Outcome, cause?: unknown): Encoded {
-    const { row, inbox } = this.#claimed
+    const { row } = this.#claimed
     const { kind } = outcome
     const what = (part: string): string => `the ${part} that step ${row.step} answered`
     const failed = kind === 'fail' || kind === 'cancel'
@@ -244,7 +244,7 @@ class StepRun {
       delayMs: outcome.delayMs,
       awaits: outcome.awaits,
       timeoutMs: outcome.timeoutMs,
-      presented: kind === 'await_signal' && inbox.length > 0 ? inbox.map((signal) => signal.id) : undefined,
+      presented: kind === 'await_signal' && this.#awaitedRows.length > 0 ? this.#awaitedRows.map((signal) => signal.id) : undefined,
       consumed:
         (kind === 'next' || kind === 'sleep') && this.#awaitedRows.length > 0 ? this.#awaitedRows.map((signal) => signal.id) : undefined,
       keepHistory: this.#machine.history === 'all' || (this.#machine.history === 'failures' && (failed || kind === 'retry')),

@@ -62,7 +62,7 @@ export interface StepContext<State, Payloads, Steps extends string> extends Iden
   ): Outcome<never>
   /** The end, with a result. */
   done(): Outcome<null>
-  done<const Result>(result: Result): Outcome<Result>
+  done<Result>(result: Result): Outcome<Result>
   /** The end, as a failure: a text, an Error, or `{ code, message }`. */
   fail(reason: string | Error | { readonly code: string; readonly message: string }): Outcome<never>
   /** The end, because it is no longer wanted. */

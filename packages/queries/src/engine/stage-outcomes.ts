@@ -17,9 +17,9 @@ export interface StagedOutcome {
   readonly delayMs?: number | undefined
   readonly awaits?: readonly string[] | undefined
   readonly timeoutMs?: number | undefined
-  /** Ids of the signals that the step was shown; a park is not woken by these. */
+  /** Ids of the signals that the step was handed as awaited; a park of that step is not woken by these. */
   readonly presented?: readonly string[] | undefined
-  /** Ids of the signals that the step was handed as awaited; deleted when it moves on. */
+  /** The same ids, when the step moves on: deleted then. */
   readonly consumed?: readonly string[] | undefined
   readonly keepHistory: boolean
   /** By the worker's monotonic clock, before the moment of staging. */
