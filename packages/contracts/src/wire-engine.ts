@@ -162,3 +162,7 @@ export const QueueDepth = z
   .meta({ id: 'QueueDepth' })
 export const QueueList = z.strictObject({ queues: z.array(QueueDepth) }).meta({ id: 'QueueList' })
 export type QueueList = z.infer<typeof QueueList>
+
+export const NotSettled = z
+  .strictObject({ error: z.strictObject({ code: z.literal('not_settled'), message: z.string() }), instance: Instance })
+  .meta({ id: 'NotSettled' })

@@ -36,8 +36,26 @@ export const Credential = z
     revoked_at: z.string().nullable(),
   })
   .meta({ id: 'Credential' })
+export type Credential = z.infer<typeof Credential>
 export const CredentialList = z.strictObject({ credentials: z.array(Credential) }).meta({ id: 'CredentialList' })
 export type CredentialList = z.infer<typeof CredentialList>
 
 export const QueueState = z.strictObject({ queue: z.string(), paused: z.boolean() }).meta({ id: 'QueueState' })
 export type QueueState = z.infer<typeof QueueState>
+
+export const ProcessList = z
+  .strictObject({
+    processes: z.array(
+      z.strictObject({
+        id: z.string(),
+        role: z.string(),
+        host: z.string(),
+        pid: z.int(),
+        version: z.string(),
+        started_at: z.string(),
+        silent_ms: z.int().describe('Since its last heart-beat.'),
+      }),
+    ),
+  })
+  .meta({ id: 'ProcessList' })
+export type ProcessList = z.infer<typeof ProcessList>

@@ -69,12 +69,14 @@ export class LeaseKeeper {
   }
 
   #spawn(): void {
-    const { onLost: _onLost, logger, ...data } = this.#options
+    const { logger, leaseMs, heartbeatMs } = this.#options
+    // Functions cannot be sent to a thread.
+    const { onIdleError: _onIdleError, ...connection } = this.#options.connection
     // A thread does not go through the loader hooks of this one, and the file has another ending once it is built.
     const source = import.meta.url.endsWith('.ts')
     const thread = new Worker(new URL(source ? './lease-thread.ts' : './lease-thread.js', import.meta.url), {
       name: 'holdfast-leases',
-      workerData: data satisfies LeaseThreadData,
+      workerData: { connection, leaseMs, heartbeatMs } satisfies LeaseThreadData,
       execArgv: source ? ['--conditions=@holdfast/source'] : [],
     })
     this.#thread = thread

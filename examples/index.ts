@@ -1,0 +1,2 @@
+export { checkout } from './checkout.ts'
+export { sendEmail } from './send-email.ts'

@@ -1,0 +1,2 @@
+-- Written by tools/write-statements.ts from packages/queries/src; not run from here. Change the source and write it again.
+/* engine.notify */ SELECT pg_notify($1::text, p) FROM unnest($2::text[]) AS p

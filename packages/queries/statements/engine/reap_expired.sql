@@ -1,0 +1,32 @@
+-- Written by tools/write-statements.ts from packages/queries/src; not run from here. Change the source and write it again.
+/* engine.reap_expired */ 
+WITH expired AS MATERIALIZED (
+  SELECT g.id, g.claimed_by,
+    g.reclaims >= coalesce(
+      (SELECT m.max_reclaims FROM holdfast.machine m WHERE m.name = g.machine AND m.version = g.version),
+      $1::integer
+    ) AS crash_loop
+  FROM holdfast.instance g
+  WHERE g.status = 'executing' AND g.lease_expires_at < now()
+    AND NOT EXISTS (SELECT FROM holdfast.outcome o WHERE o.instance_id = g.id AND o.claim_epoch = g.claim_epoch)
+  ORDER BY g.lease_expires_at LIMIT $2::integer FOR NO KEY UPDATE OF g SKIP LOCKED
+), reaped AS (
+  UPDATE holdfast.instance g SET
+    status = CASE WHEN expired.crash_loop THEN 'failed' ELSE 'runnable' END::holdfast.instance_status,
+    reclaims = g.reclaims + 1,
+    eligible_at = CASE WHEN expired.crash_loop THEN g.eligible_at ELSE now() END,
+    error = CASE WHEN expired.crash_loop THEN jsonb_build_object(
+      'code', 'crash_loop',
+      'message', format('The claim of step %s was lost %s times in a row, last by %s. The step seems to end its process; retry the instance when that is mended.',
+        g.step, g.reclaims + 1, g.claimed_by)
+    ) ELSE g.error END,
+    claimed_by = NULL, lease_expires_at = NULL, updated_at = now()
+  FROM expired WHERE g.id = expired.id
+  RETURNING g.id, g.queue, g.status, g.reclaims, g.claim_epoch, g.attempt, g.step, g.error, expired.claimed_by
+), purged AS (
+  DELETE FROM holdfast.signal USING reaped WHERE signal.target_id = reaped.id AND reaped.status = 'failed'
+), recorded AS (
+  INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step, worker, error)
+  SELECT id, claim_epoch, attempt, 'fail', status, step, claimed_by, error FROM reaped WHERE status = 'failed'
+)
+SELECT id, queue, status, reclaims, claimed_by FROM reaped
