@@ -1,1 +1,5 @@
-export {}
+export { HoldfastApiError, HoldfastUnreachableError, InstanceFailedError, WaitTimeoutError } from './client-errors.ts'
+export type { Enqueue, EnqueueOptions } from './enqueue-options.ts'
+export { HoldfastClient, type ListFilter, type SignalOptions, type SignalTarget } from './holdfast-client.ts'
+export type { HttpOptions } from './http-transport.ts'
+export { type OwnTransaction, type SqlConnection, TransactionalClient, type TransactionalOptions } from './transactional.ts'

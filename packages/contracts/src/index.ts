@@ -13,6 +13,7 @@ export {
 } from './instance-status.ts'
 export { type JsonValue, MAX_JSON_BYTES, MAX_JSON_DEPTH, NotStorableError, storableJson } from './json.ts'
 export { Limits } from './limits.ts'
+export type { MachineRef, ResultOf, SignalsOf, StateOf } from './machine-ref.ts'
 export { FailureCodes, type FailureRecord, type OutcomeKind, OutcomeKinds } from './outcome.ts'
 export * from './wire-engine.ts'
 export * from './wire-manage.ts'

@@ -1,5 +1,5 @@
 import type { LoggerService } from '@nestjs/common'
-import { trace } from '@opentelemetry/api'
+import { isSpanContextValid, trace } from '@opentelemetry/api'
 import { type DestinationStream, type Logger, pino } from 'pino'
 
 export type { Logger } from 'pino'
@@ -28,7 +28,7 @@ export function createLogger({ role, level, destination }: LoggerOptions): Logge
     serializers: { err: serializeError },
     mixin: () => {
       const context = trace.getActiveSpan()?.spanContext()
-      return context === undefined ? {} : { trace_id: context.traceId, span_id: context.spanId }
+      return context === undefined || !isSpanContextValid(context) ? {} : { trace_id: context.traceId, span_id: context.spanId }
     },
     hooks: {
       streamWrite: cleaned,

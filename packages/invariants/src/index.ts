@@ -1,1 +1,3 @@
-export {}
+export { checkInvariants, type Violation } from './check-invariants.ts'
+export { engineInvariants } from './engine-invariants.ts'
+export type { Invariant } from './invariant.ts'

@@ -81,6 +81,8 @@ export function connect(options: ConnectOptions): Db {
   })
   // Without a listener an idle connection that dies ends the process.
   pool.on('error', (error) => options.onIdleError?.(error))
+  // A connection that dies in use rejects its query, and then says so once more as an event, which without a listener would end the process.
+  pool.on('connect', (client) => client.on('error', () => {}))
   const db = new Kysely<DB>({ dialect: new PostgresDialect({ pool }) })
   pools.set(db, pool)
   return db

@@ -29,7 +29,9 @@ export interface DeliveredRow {
  * - against the end of the instance (N11): a flush that is ending the row holds its lock; afterwards the row no longer
  *   satisfies the WHERE, and the sender is told so instead of being thanked for a signal that nobody will read.
  * The wake's condition is on `target` (the locked version) and not on the row that the UPDATE finds through the snapshot, which
- * may be one version old.
+ * may be one version old. It may be the version from before the park, still executing; PostgreSQL checks constraints on the row it would make of
+ * that one before it notices that there is a newer, so the SET has to be right for both: hence the CASE (without it, a signal that arrived as its
+ * target was being parked failed with instance_executing_is_claimed).
  *
  * Served by: instance_pkey or instance_correlation, signal_receipt_pkey.
  */
@@ -50,7 +52,9 @@ WITH target AS MATERIALIZED (
   INSERT INTO holdfast.signal (target_id, name, payload, dedup_key, traceparent)
   SELECT id, ${body.name}::text, ${body.payload}::jsonb, ${body.dedupKey ?? null}::text, ${body.traceparent ?? null}::text FROM fresh
 ), woken AS (
-  UPDATE holdfast.instance g SET status = 'runnable', eligible_at = now(), updated_at = now()
+  UPDATE holdfast.instance g SET
+    status = CASE WHEN g.status = 'awaiting_signal' THEN 'runnable'::holdfast.instance_status ELSE g.status END,
+    eligible_at = now(), updated_at = now()
   FROM fresh WHERE g.id = fresh.id AND fresh.status = 'awaiting_signal' AND ${body.name}::text = ANY (fresh.awaits)
   RETURNING g.queue
 )

@@ -1,0 +1,174 @@
+import {
+  type EnqueueBatchResponse,
+  type EnqueueResponse,
+  type History,
+  type Instance,
+  type InstanceId,
+  type InstanceList,
+  type InstanceStatus,
+  isTerminal,
+  Limits,
+  type MachineRef,
+  type QueueList,
+  type ResultOf,
+  type SignalResponse,
+  type SignalsOf,
+  type StateOf,
+} from '@holdfast/contracts'
+import { InstanceFailedError, WaitTimeoutError } from './client-errors.ts'
+import { type Enqueue, type EnqueueOptions, enqueueBody } from './enqueue-options.ts'
+import { type HttpOptions, HttpTransport } from './http-transport.ts'
+
+export interface ListFilter {
+  readonly machine?: string
+  readonly status?: InstanceStatus
+  readonly queue?: string
+  readonly correlationKey?: string
+  readonly parentId?: InstanceId
+  /** Instances in one request. Default 50, at most 500. */
+  readonly pageSize?: number
+}
+
+export type SignalTarget = { readonly id: string } | { readonly correlationKey: string }
+
+export interface SignalOptions {
+  /** A second delivery with the same key to the same instance is a no-op, also after the first was consumed. Makes the request safe to repeat. */
+  readonly dedupKey?: string
+}
+
+/**
+ * The API of Holdfast from TypeScript. Give it the machines themselves and states, signals and results are typed; a name works too.
+ * Refusals are {@link HoldfastApiError}s with a stable `code`. Requests that may safely be repeated are: reads, waits, and what carries a key.
+ */
+export class HoldfastClient {
+  readonly #http: HttpTransport
+
+  constructor(options: HttpOptions) {
+    this.#http = new HttpTransport(options)
+  }
+
+  /** Inserts an instance. `created` is false when its correlation key is occupied; `id` is then the occupant's. */
+  async enqueue<Machine extends MachineRef>(
+    machine: Machine | string,
+    state?: StateOf<Machine>,
+    options: EnqueueOptions = {},
+  ): Promise<EnqueueResponse> {
+    const body = enqueueBody(machine, state, options)
+    const { body: answer } = await this.#http.send<EnqueueResponse>({
+      method: 'POST',
+      path: '/v1/instances',
+      body,
+      repeatable: options.correlationKey !== undefined,
+    })
+    return answer
+  }
+
+  /** Inserts up to 10,000 in one transaction; ids come back in the same order. */
+  async enqueueMany<Machine extends MachineRef>(instances: readonly Enqueue<Machine>[]): Promise<EnqueueBatchResponse> {
+    const body = { instances: instances.map(({ machine, state, ...options }) => enqueueBody(machine, state, options)) }
+    const repeatable = instances.every(({ correlationKey }) => correlationKey !== undefined)
+    const { body: answer } = await this.#http.send<EnqueueBatchResponse>({ method: 'POST', path: '/v1/instances/batch', body, repeatable })
+    return answer
+  }
+
+  /** Puts a signal into the inbox of a live instance. Throws `not_found` when there is none: it has ended, or never was. */
+  async signal<
+    Machine extends MachineRef = MachineRef<unknown, unknown, Record<string, unknown>>,
+    Name extends keyof SignalsOf<Machine> & string = keyof SignalsOf<Machine> & string,
+  >(target: SignalTarget, name: Name, payload?: SignalsOf<Machine>[Name], options: SignalOptions = {}): Promise<SignalResponse> {
+    const address = 'id' in target ? { id: target.id } : { correlation_key: target.correlationKey }
+    const { dedupKey } = options
+    const body = {
+      ...address,
+      name,
+      ...(payload === undefined ? {} : { payload }),
+      ...(dedupKey === undefined ? {} : { dedup_key: dedupKey }),
+    }
+    const { body: answer } = await this.#http.send<SignalResponse>({
+      method: 'POST',
+      path: '/v1/signals',
+      body,
+      repeatable: dedupKey !== undefined,
+    })
+    return answer
+  }
+
+  async get(id: string): Promise<Instance> {
+    const { body } = await this.#http.send<Instance>({ method: 'GET', path: `/v1/instances/${encodeURIComponent(id)}`, repeatable: true })
+    return body
+  }
+
+  /** What it has done, oldest first. */
+  async history(id: string): Promise<History['transitions']> {
+    const { body } = await this.#http.send<History>({
+      method: 'GET',
+      path: `/v1/instances/${encodeURIComponent(id)}/history`,
+      repeatable: true,
+    })
+    return body.transitions
+  }
+
+  /** Instances that match, newest first, fetched page by page as they are looked at. */
+  async *list(filter: ListFilter = {}): AsyncGenerator<Instance, void, undefined> {
+    let after: string | undefined
+    do {
+      const page = await this.page(filter, after)
+      yield* page.instances
+      after = page.next
+    } while (after !== undefined)
+  }
+
+  /** One page; give its `next` as `after` for the one that follows. */
+  async page(filter: ListFilter = {}, after?: string): Promise<InstanceList> {
+    const query = new URLSearchParams()
+    const { machine, status, queue, correlationKey, parentId, pageSize } = filter
+    for (const [name, value] of Object.entries({
+      machine,
+      status,
+      queue,
+      correlation_key: correlationKey,
+      parent_id: parentId,
+      limit: pageSize,
+      after,
+    })) {
+      if (value !== undefined) query.set(name, String(value))
+    }
+    const { body } = await this.#http.send<InstanceList>({ method: 'GET', path: `/v1/instances?${query.toString()}`, repeatable: true })
+    return body
+  }
+
+  /**
+   * Waits for the end of an instance and answers its result. Throws {@link InstanceFailedError} when it failed or was cancelled and
+   * {@link WaitTimeoutError} when the time is over (default 5 minutes).
+   */
+  async waitFor<Machine extends MachineRef = MachineRef>(
+    id: string,
+    { timeoutMs = 300_000 }: { readonly timeoutMs?: number } = {},
+  ): Promise<ResultOf<Machine>> {
+    const untilMs = performance.now() + timeoutMs
+    let last: Instance | undefined
+    do {
+      const restMs = Math.max(0, Math.min(Limits.waitMs, Math.ceil(untilMs - performance.now())))
+      const { status, body } = await this.#http.send<Instance & { instance?: Instance }>({
+        method: 'POST',
+        path: `/v1/instances/${encodeURIComponent(id)}/wait`,
+        body: { timeout_ms: restMs },
+        repeatable: true,
+        extraMs: restMs,
+        accept: [408],
+      })
+      if (status !== 408) {
+        if (body.status === 'done') return body.result as ResultOf<Machine>
+        if (isTerminal(body.status)) throw new InstanceFailedError(body)
+      }
+      last = status === 408 ? body.instance : body
+    } while (performance.now() < untilMs)
+    throw new WaitTimeoutError(id, timeoutMs, last)
+  }
+
+  /** The project's queues and what waits in them. */
+  async queues(): Promise<QueueList['queues']> {
+    const { body } = await this.#http.send<QueueList>({ method: 'GET', path: '/v1/queues', repeatable: true })
+    return body.queues
+  }
+}

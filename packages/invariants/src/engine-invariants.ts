@@ -1,0 +1,141 @@
+import { statement } from '@holdfast/queries'
+import { type RawBuilder, sql } from 'kysely'
+import type { Invariant, InvariantParams } from './invariant.ts'
+
+/** Rows shown of one violation; the first ones say what is wrong, and a million of them would not say more. */
+const LIMIT = 100
+const limit = sql.raw(`LIMIT ${LIMIT}`)
+
+const invariant = (
+  id: string,
+  severity: Invariant['severity'],
+  sentence: string,
+  query: (params: InvariantParams) => RawBuilder<Record<string, unknown>>,
+): Invariant => ({ id, severity, statement: sentence, query: statement(`invariant.${id.toLowerCase()}`, query, { graceMs: 10_000 }) })
+
+const ago = ({ graceMs }: InvariantParams) => sql`now() - ${graceMs}::integer * interval '1 millisecond'`
+
+/** What must hold in the engine's tables, whatever died when. Each is enforced by what docs/guarantees.md names; this is the look afterwards. */
+export const engineInvariants: readonly Invariant[] = [
+  invariant(
+    'E1',
+    'broken',
+    'An instance executes if and only if it is claimed and leased.',
+    () => sql`
+SELECT id, status, claimed_by, lease_expires_at FROM holdfast.instance
+WHERE (status = 'executing') <> (claimed_by IS NOT NULL) OR (status = 'executing') <> (lease_expires_at IS NOT NULL) ${limit}`,
+  ),
+  invariant(
+    'E2',
+    'broken',
+    'Of the instances of a project with one serial key, at most one executes.',
+    () => sql`
+SELECT project_id, concurrency_key, array_agg(id) AS ids FROM holdfast.instance
+WHERE status = 'executing' AND concurrency_key IS NOT NULL GROUP BY project_id, concurrency_key HAVING count(*) > 1 ${limit}`,
+  ),
+  invariant(
+    'E3',
+    'broken',
+    'Every live instance occupies its correlation key, and no two instances of a project occupy the same.',
+    () => sql`
+SELECT project_id, correlation_key, array_agg(id) AS ids FROM holdfast.instance
+WHERE correlation_key IS NOT NULL AND (correlation_guard IS NOT NULL OR status NOT IN ('done', 'failed', 'cancelled'))
+GROUP BY project_id, correlation_key HAVING count(*) > 1 OR bool_or(correlation_guard IS NULL) ${limit}`,
+  ),
+  invariant(
+    'E4',
+    'broken',
+    'A claim has at most one ending: the history holds one transition for each claim.',
+    () => sql`
+SELECT instance_id, claim_epoch, count(*) AS transitions FROM holdfast.transition GROUP BY instance_id, claim_epoch HAVING count(*) > 1 ${limit}`,
+  ),
+  invariant(
+    'E5',
+    'broken',
+    'An instance that has ended has ended once.',
+    () => sql`
+SELECT t.instance_id, array_agg(t.to_status) AS endings FROM holdfast.transition t
+WHERE t.to_status IN ('done', 'failed', 'cancelled') GROUP BY t.instance_id HAVING count(*) > 1 ${limit}`,
+  ),
+  invariant(
+    'E6',
+    'stuck',
+    'No staged outcome waits to be applied.',
+    (params) => sql`
+SELECT instance_id, claim_epoch, kind, staged_at FROM holdfast.outcome WHERE staged_at < ${ago(params)} ${limit}`,
+  ),
+  invariant(
+    'E7',
+    'stuck',
+    'No claim outlives its lease, unless its outcome is staged.',
+    (params) => sql`
+SELECT g.id, g.claimed_by, g.lease_expires_at FROM holdfast.instance g
+WHERE g.status = 'executing' AND g.lease_expires_at < ${ago(params)}
+  AND NOT EXISTS (SELECT FROM holdfast.outcome o WHERE o.instance_id = g.id AND o.claim_epoch = g.claim_epoch) ${limit}`,
+  ),
+  invariant(
+    'E8',
+    'stuck',
+    'Nothing that is scheduled is overdue.',
+    (params) => sql`
+SELECT id, queue, eligible_at FROM holdfast.instance WHERE status = 'scheduled' AND eligible_at < ${ago(params)} ${limit}`,
+  ),
+  invariant(
+    'E9',
+    'stuck',
+    'No await outlives its deadline.',
+    (params) => sql`
+SELECT id, awaits, await_deadline FROM holdfast.instance WHERE status = 'awaiting_signal' AND await_deadline < ${ago(params)} ${limit}`,
+  ),
+  // A pack may lie beside signals that its last step was shown and that do not wake it again; those came before it parked. One that came after is a
+  // lost wake-up. The second is for a signal whose transaction began before the park and committed behind it.
+  invariant(
+    'E10',
+    'broken',
+    'No instance sleeps beside a signal that it waits for and that came after it had parked.',
+    () => sql`
+SELECT g.id, g.awaits, s.id AS signal_id, s.name FROM holdfast.instance g JOIN holdfast.signal s ON s.target_id = g.id
+WHERE g.status = 'awaiting_signal' AND s.name = ANY (g.awaits) AND s.inserted_at > g.updated_at + interval '1 second' ${limit}`,
+  ),
+  invariant(
+    'E11',
+    'broken',
+    'A parent waits for exactly its children that are live.',
+    () => sql`
+SELECT p.id, p.children_pending, count(c.id) AS live FROM holdfast.instance p
+LEFT JOIN holdfast.instance c ON c.parent_id = p.id AND c.status NOT IN ('done', 'failed', 'cancelled')
+WHERE p.status = 'awaiting_children' GROUP BY p.id, p.children_pending HAVING p.children_pending <> count(c.id) ${limit}`,
+  ),
+  invariant(
+    'E12',
+    'broken',
+    'Every instance belongs to a project.',
+    () => sql`
+SELECT g.id, g.project_id FROM holdfast.instance g WHERE NOT EXISTS (SELECT FROM holdfast.project p WHERE p.id = g.project_id) ${limit}`,
+  ),
+  invariant(
+    'E13',
+    'broken',
+    'Every signal and every receipt belongs to an instance.',
+    () => sql`
+SELECT 'signal' AS of, s.target_id FROM holdfast.signal s WHERE NOT EXISTS (SELECT FROM holdfast.instance g WHERE g.id = s.target_id)
+UNION ALL
+SELECT 'receipt', r.target_id FROM holdfast.signal_receipt r WHERE NOT EXISTS (SELECT FROM holdfast.instance g WHERE g.id = r.target_id) ${limit}`,
+  ),
+  invariant(
+    'E14',
+    'broken',
+    'An instance that has ended waits for nothing.',
+    () => sql`
+SELECT id, status, awaits, await_deadline, children_pending FROM holdfast.instance
+WHERE status IN ('done', 'failed', 'cancelled') AND (await_deadline IS NOT NULL OR children_pending > 0) ${limit}`,
+  ),
+  invariant(
+    'E15',
+    'broken',
+    'An outcome in quarantine has not been applied: its claim ended in a failure, if it still stood.',
+    () => sql`
+SELECT q.instance_id, q.claim_epoch FROM holdfast.outcome_quarantine q
+JOIN holdfast.transition t ON t.instance_id = q.instance_id AND t.claim_epoch = q.claim_epoch AND t.to_status <> 'failed' ${limit}`,
+  ),
+]
