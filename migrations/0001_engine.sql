@@ -278,6 +278,8 @@ BEGIN
     -- Two reapers may get here at once; the lock lets the second see the first one's table.
     PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.transition', 0));
     CONTINUE WHEN to_regclass('holdfast.' || partition_name) IS NOT NULL;
+    -- Waits for flushes that have written to the default partition and would otherwise commit between the move and the attach, which then fails.
+    LOCK TABLE holdfast.transition_default IN ACCESS EXCLUSIVE MODE;
     EXECUTE format('CREATE TABLE holdfast.%I (LIKE holdfast.transition INCLUDING DEFAULTS)', partition_name);
     EXECUTE format(
       'WITH moved AS (DELETE FROM holdfast.transition_default WHERE flushed_at >= %L AND flushed_at < %L RETURNING *)

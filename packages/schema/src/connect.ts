@@ -5,6 +5,7 @@ import type { DB } from './database.ts'
 
 export type Db = Kysely<DB>
 
+/** Apart from `onIdleError` plain data, so that it can be sent to a worker thread. */
 export interface ConnectOptions {
   readonly connectionString: string
   /** Most connections of the pool. Default 10. */
@@ -19,13 +20,18 @@ export interface ConnectOptions {
   readonly role?: string | undefined
   /** Session settings, sent as startup options. */
   readonly settings?: Readonly<Record<string, string>>
-  /** An idle connection of the pool died; it is replaced when the next one is needed. */
+  /** An idle connection of the pool died; it is replaced when the next one is needed. Default: a process warning. */
   readonly onIdleError?: (error: Error) => void
 }
 
+export interface PoolOptions extends ConnectOptions {
+  /** Called with each text as it is sent, BEGIN and COMMIT included. For counting in tests; costs nothing where it is absent. */
+  readonly onStatement?: (text: string) => void
+}
+
 /**
- * Settings of every session that sends the engine's statements. Each hot statement is a set of point look-ups by design; on small or freshly
- * analysed tables a generic plan joins by hash over a sequential scan instead and is 5 to 60 times slower once they grow.
+ * Settings of every session that sends the engine's statements (design/engine.md, point 2). Each hot statement is a set of point look-ups by design;
+ * on small or freshly analysed tables a generic plan joins by hash over a sequential scan instead and is 5 to 60 times slower once they grow.
  */
 export const engineSessionSettings: Readonly<Record<string, string>> = Object.freeze({
   enable_hashjoin: 'off',
@@ -58,39 +64,81 @@ class PreparingClient extends pg.Client {
   }
 }
 
-function clientConfig({ connectionString, applicationName, role, settings, preparedStatements = true }: ConnectOptions): pg.ClientConfig {
-  const all = { ...settings, ...(role ? { role } : {}) }
-  // Startup options are split at blanks, and a backslash escapes one.
-  const options = Object.entries(all).map(([name, value]) => `-c ${name}=${value.replaceAll(/([\\ ])/g, '\\$1')}`)
-  return {
-    connectionString,
-    keepAlive: true,
-    connectionTimeoutMillis: 10_000,
-    ...(applicationName === undefined ? {} : { application_name: applicationName }),
-    ...(preparedStatements && options.length > 0 ? { options: options.join(' ') } : {}),
+function observed(Base: typeof pg.Client, onStatement: (text: string) => void): typeof pg.Client {
+  return class extends Base {
+    override query(...args: unknown[]): never {
+      const [query] = args
+      const text = typeof query === 'string' ? query : (query as { text?: string } | undefined)?.text
+      if (text !== undefined) onStatement(text)
+      return super.query(...(args as [string])) as never
+    }
   }
 }
 
+// Pinned per client, because pg's parsers are global: a machine's module that calls pg.types.setTypeParser for its own sake must not turn our
+// bigint ids into numbers that lose digits, or our times into strings.
+const INT8 = 20
+const TIMESTAMPTZ = 1184
+const types = new pg.TypeOverrides()
+types.setTypeParser(INT8, (value) => value)
+types.setTypeParser(TIMESTAMPTZ, pg.types.getTypeParser(TIMESTAMPTZ, 'text'))
+
+function clientConfig(given: ConnectOptions): pg.ClientConfig {
+  const { applicationName, preparedStatements = true } = given
+  return {
+    ...(preparedStatements ? withStartupOptions(given) : { connectionString: given.connectionString }),
+    types,
+    // A host that vanishes without a FIN would otherwise hold LISTEN connections, which only ever read, for good.
+    keepAlive: true,
+    connectionTimeoutMillis: 10_000,
+    ...(applicationName === undefined ? {} : { application_name: applicationName }),
+  }
+}
+
+function withStartupOptions({ connectionString, role, settings }: ConnectOptions): pg.ClientConfig {
+  const all = Object.entries({ ...settings, ...(role ? { role } : {}) })
+  if (all.length === 0) return { connectionString }
+  // They are split at blanks, and a backslash escapes one.
+  const options = all.map(([name, value]) => `-c ${name}=${value.replaceAll(/([\\\s])/g, '\\$1')}`).join(' ')
+  if (!/[?&]options=/.test(connectionString)) return { connectionString, options }
+  // pg lets `?options=` of the URL replace the field, and with it the role; so the URL's go in front of ours.
+  const url = new URL(connectionString)
+  const theirs = url.searchParams.getAll('options').join(' ')
+  url.searchParams.delete('options')
+  return { connectionString: url.href, options: `${theirs} ${options}` }
+}
+
+const clientClass = ({ preparedStatements = true }: ConnectOptions): typeof pg.Client => (preparedStatements ? PreparingClient : pg.Client)
+
+const warn = (error: Error): void => process.emitWarning(`an idle database connection was lost: ${error.message}`)
+
 const pools = new WeakMap<object, pg.Pool>()
 
-export function connect(options: ConnectOptions): Db {
+/** A pool of connections behind Kysely's `pg` dialect; opens none before the first statement. `destroy()` closes them. */
+export function connect(options: PoolOptions): Db {
+  const { max = 10, onIdleError = warn, onStatement } = options
+  const Client = clientClass(options)
   const pool = new pg.Pool({
     ...clientConfig(options),
-    max: options.max ?? 10,
-    ...((options.preparedStatements ?? true) ? { Client: PreparingClient } : {}),
+    max,
+    Client: onStatement === undefined ? Client : observed(Client, onStatement),
   })
   // Without a listener an idle connection that dies ends the process.
-  pool.on('error', (error) => options.onIdleError?.(error))
-  // A connection that dies in use rejects its query, and then says so once more as an event, which without a listener would end the process.
+  pool.on('error', (error) => onIdleError(error))
+  // A connection that dies in use rejects its query, which reports it, and then says so once more as an event, which without a listener
+  // would end the process.
   pool.on('connect', (client) => client.on('error', () => {}))
   const db = new Kysely<DB>({ dialect: new PostgresDialect({ pool }) })
   pools.set(db, pool)
   return db
 }
 
-/** One connection outside any pool: for LISTEN, which belongs to a session. */
+/**
+ * One connection outside any pool: for LISTEN, which belongs to a session, and for the heartbeat thread. Its user listens for `error` and `end`;
+ * `max` and `onIdleError` mean nothing here.
+ */
 export async function connectOne(options: ConnectOptions): Promise<pg.Client> {
-  const client = new pg.Client(clientConfig(options))
+  const client = new (clientClass(options))(clientConfig(options))
   client.on('error', () => {}) // until its user listens; a rejected connect() is what reports the failure
   await client.connect()
   return client
@@ -102,7 +150,10 @@ export interface PoolStats {
   /** Callers that wait for a connection. */
   readonly waiting: number
 }
+
+/** How the pool of a `Db` from `connect()` stands at this moment; a transaction has no pool of its own and is refused. */
 export function poolStats(db: Db): PoolStats {
   const pool = pools.get(db)
-  return { total: pool?.totalCount ?? 0, idle: pool?.idleCount ?? 0, waiting: pool?.waitingCount ?? 0 }
+  if (pool === undefined) throw new TypeError('poolStats takes a Db that connect() made, not a transaction or another Kysely')
+  return { total: pool.totalCount, idle: pool.idleCount, waiting: pool.waitingCount }
 }

@@ -173,6 +173,8 @@ WITH taken AS (
     awaits = NULL, await_deadline = NULL, updated_at = now()
   FROM taken WHERE g.id = taken.instance_id AND g.claim_epoch = taken.claim_epoch AND g.lease_expires_at IS NOT NULL
   RETURNING g.id
+), purged AS (
+  DELETE FROM holdfast.signal USING failed WHERE signal.target_id = failed.id
 ), recorded AS (
   INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step, worker, error)
   SELECT taken.instance_id, taken.claim_epoch, taken.attempt, 'fail', 'failed', taken.from_step, taken.worker, ${error}::jsonb

@@ -16,7 +16,9 @@ WITH target AS MATERIALIZED (
   INSERT INTO holdfast.signal (target_id, name, payload, dedup_key, traceparent)
   SELECT id, $6::text, $7::jsonb, $8::text, $9::text FROM fresh
 ), woken AS (
-  UPDATE holdfast.instance g SET status = 'runnable', eligible_at = now(), updated_at = now()
+  UPDATE holdfast.instance g SET
+    status = CASE WHEN g.status = 'awaiting_signal' THEN 'runnable'::holdfast.instance_status ELSE g.status END,
+    eligible_at = now(), updated_at = now()
   FROM fresh WHERE g.id = fresh.id AND fresh.status = 'awaiting_signal' AND $10::text = ANY (fresh.awaits)
   RETURNING g.queue
 )

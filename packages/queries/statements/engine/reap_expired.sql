@@ -20,7 +20,8 @@ WITH expired AS MATERIALIZED (
       'message', format('The claim of step %s was lost %s times in a row, last by %s. The step seems to end its process; retry the instance when that is mended.',
         g.step, g.reclaims + 1, g.claimed_by)
     ) ELSE g.error END,
-    claimed_by = NULL, lease_expires_at = NULL, updated_at = now()
+    awaits = CASE WHEN NOT expired.crash_loop THEN g.awaits END,
+    await_deadline = NULL, claimed_by = NULL, lease_expires_at = NULL, updated_at = now()
   FROM expired WHERE g.id = expired.id
   RETURNING g.id, g.queue, g.status, g.reclaims, g.claim_epoch, g.attempt, g.step, g.error, expired.claimed_by
 ), purged AS (

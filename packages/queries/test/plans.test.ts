@@ -1,0 +1,171 @@
+import { type Role, connectOne, DatabaseRoles, engineSessionSettings } from '@holdfast/schema'
+import { allStatements, type ClaimParams, claim } from '@holdfast/queries'
+import { type TestDatabase, testDatabase } from '@holdfast/testing'
+import type pg from 'pg'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { seedMillionRows } from './million-rows.ts'
+import { servedBy } from './served-by.ts'
+
+interface PlanNode {
+  readonly 'Node Type': string
+  readonly 'Index Name'?: string
+  readonly 'Relation Name'?: string
+  readonly 'Actual Rows'?: number
+  readonly 'Actual Loops'?: number
+  readonly 'Rows Removed by Filter'?: number
+  readonly 'Shared Hit Blocks'?: number
+  readonly 'Shared Read Blocks'?: number
+  readonly Plans?: readonly PlanNode[]
+}
+
+/** Who sends it, each with the settings of its sessions: the plan depends on them. */
+const sentBy: Readonly<Record<string, Role>> = {
+  'engine.claim': 'scheduler',
+  'engine.load_inbox': 'scheduler',
+  'engine.stage_outcomes': 'scheduler',
+  'engine.heartbeat': 'scheduler',
+  'engine.release_claims': 'scheduler',
+  'engine.promote_due': 'reaper',
+  'engine.fire_await_deadlines': 'reaper',
+  'engine.reap_expired': 'reaper',
+  'engine.delete_finished': 'reaper',
+  'engine.apply_outcomes': 'flusher',
+  'engine.apply_riders': 'flusher',
+  'engine.peek_outcome': 'flusher',
+  'engine.quarantine_outcome': 'flusher',
+}
+const LARGE = new Set(['instance', 'signal', 'signal_receipt', 'outcome'])
+const isLarge = (relation: string | undefined): boolean =>
+  relation !== undefined && (LARGE.has(relation) || /^transition(_\w+)?$/.test(relation))
+
+let database: TestDatabase
+const sessions = new Map<Role, pg.Client>()
+beforeAll(async () => {
+  database = await testDatabase()
+  await seedMillionRows(database.db)
+}, 180_000)
+afterAll(async () => {
+  await Promise.all([...sessions.values()].map((session) => session.end()))
+  await database[Symbol.asyncDispose]()
+})
+
+async function sessionOf(role: Role): Promise<pg.Client> {
+  const open = sessions.get(role)
+  if (open !== undefined) return open
+  // The api's own sessions have PostgreSQL's defaults; generic plans all the same, because that is what a prepared statement ends up with.
+  const settings = role === 'api' ? { plan_cache_mode: 'force_generic_plan', jit: 'off' } : engineSessionSettings
+  const session = await connectOne({ connectionString: database.url, role: DatabaseRoles[role], settings })
+  sessions.set(role, session)
+  return session
+}
+
+/** The plan as the statement runs with: prepared, generic. `analyze` runs it, and takes it back. */
+async function plan(role: Role, text: string, parameters: readonly unknown[], analyze = false): Promise<PlanNode> {
+  const session = await sessionOf(role)
+  await session.query('BEGIN')
+  try {
+    // EXECUTE takes no parameters of its own from the protocol, but a prepared statement's text can be explained with them bound.
+    const { rows } = await session.query<{ 'QUERY PLAN': [{ Plan: PlanNode }] }>(
+      `EXPLAIN (FORMAT JSON, VERBOSE ${analyze ? ', ANALYZE, BUFFERS' : ''}) ${text}`,
+      [...parameters],
+    )
+    const found = rows[0]?.['QUERY PLAN'][0].Plan
+    if (found === undefined) throw new Error('no plan')
+    return found
+  } finally {
+    await session.query('ROLLBACK')
+  }
+}
+
+const nodes = (node: PlanNode): PlanNode[] => [node, ...(node.Plans ?? []).flatMap(nodes)]
+const names = [...new Set(Object.values(servedBy).flat())].toSorted()
+
+describe('on a million rows', () => {
+  test.each(names)('%s finds its rows by the index that exists for it', async (name) => {
+    const statement = allStatements.get(name)
+    if (statement === undefined) throw new Error(`served-by.ts names ${name}, which is no statement`)
+    const { sql, parameters } = statement.compile(statement.sample)
+    const all = nodes(await plan(sentBy[name] ?? 'api', sql, parameters))
+
+    const scanned = all.filter((node) => node['Node Type'] === 'Seq Scan' && isLarge(node['Relation Name']))
+    expect(scanned.map((node) => node['Relation Name'])).toEqual([])
+    expect(all.filter((node) => /Hash Join|Merge Join|Bitmap Heap/.test(node['Node Type']) && touchesLarge(node))).toEqual([])
+
+    const used = new Set(all.map((node) => node['Index Name']).filter((index) => index !== undefined))
+    for (const [index, statements] of Object.entries(servedBy)) {
+      if (!statements.includes(name)) continue
+      if (!isLarge(all.find((node) => node['Index Name'] === index)?.['Relation Name']) && SMALL.has(index)) continue
+      expect([...used].map(parentIndex), `${name} should use ${index}`).toContain(index)
+    }
+  })
+
+  test('every statement on a large table is looked at', () => {
+    // Not in the list: those that have nothing to look up, and those for people, whose cost is in their comments.
+    const unlisted = [...allStatements.keys()].filter((name) => !names.includes(name)).toSorted()
+    expect(unlisted).toEqual([
+      'engine.declare_machines',
+      'engine.drop_transition_partitions',
+      'engine.ensure_transition_partitions',
+      'engine.get_queue_depths',
+      'engine.notify',
+      'engine.set_queue_paused',
+      'process.list',
+      'process.ping',
+      'process.register',
+      'process.remove_dead',
+      'process.schema_version',
+      'tenants.create_project',
+      'tenants.issue_token',
+      'tenants.list_projects',
+      'tenants.list_tokens',
+      'tenants.set_project_suspended',
+    ])
+  })
+})
+
+/** On tables of a few rows, where a scan is as good; what matters is that the index is there when they grow. */
+const SMALL = new Set(['machine_pkey', 'queue_pkey', 'project_pkey', 'project_name', 'process_pkey', 'api_token_pkey'])
+const touchesLarge = (node: PlanNode): boolean => nodes(node).some((inner) => isLarge(inner['Relation Name']))
+/** A partition's index is named after the partition: transition_20261201_instance_id_claim_epoch_idx. */
+const parentIndex = (index: string): string => (/^transition_\w+_instance_id_claim_epoch_idx$/.test(index) ? 'transition_instance' : index)
+
+describe('a claim reads what it takes, not what there is', () => {
+  const given: ClaimParams = { queue: 'default', limit: 100, worker: 'w', leaseMs: 60_000, machines: ['m/1'] }
+  const read = async (params: Partial<ClaimParams>) => {
+    const { sql, parameters } = claim.compile({ ...given, ...params })
+    const all = nodes(await plan('scheduler', sql, parameters, true))
+    const rowsOf = (node: PlanNode) => (node['Actual Rows'] ?? 0) * (node['Actual Loops'] ?? 0) + (node['Rows Removed by Filter'] ?? 0)
+    const scans = all.filter((node) => isLarge(node['Relation Name']) && node['Node Type'].includes('Scan'))
+    return {
+      rows: scans.reduce((sum, node) => sum + rowsOf(node), 0),
+      claimed: all[0]?.['Actual Rows'],
+      buffers: (all[0]?.['Shared Hit Blocks'] ?? 0) + (all[0]?.['Shared Read Blocks'] ?? 0),
+    }
+  }
+
+  test('100 of 80,000 runnable ones of its queue', async () => {
+    const { rows, claimed, buffers } = await read({})
+    expect(claimed).toBe(100)
+    expect(rows).toBeLessThan(500)
+    expect(buffers).toBeLessThan(8_000)
+  })
+
+  test('one, for a few pages', async () => {
+    const { rows, claimed, buffers } = await read({ limit: 1 })
+    expect(claimed).toBe(1)
+    expect(rows).toBeLessThan(20)
+    expect(buffers).toBeLessThan(200)
+  })
+
+  test('nothing from an empty queue', async () => {
+    const { rows, buffers } = await read({ queue: 'nothing-here' })
+    expect(rows).toBe(0)
+    expect(buffers).toBeLessThan(50)
+  })
+
+  test('nothing from a queue that is paused, without a look at its rows', async () => {
+    await (await sessionOf('api')).query(`INSERT INTO holdfast.queue (name, paused_at) VALUES ('q1', now())`)
+    const { rows } = await read({ queue: 'q1' })
+    expect(rows).toBe(0)
+  })
+})
