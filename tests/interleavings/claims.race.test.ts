@@ -96,20 +96,26 @@ describe('R6: two claims of one serial key, in every order', () => {
     expect(report.orders).toBe(20)
   })
 
-  test('the first claim of the key in a batch, and no second', async () => {
-    const withoutRank = mutated(claim, ['concurrency_key IS NULL OR place = 1', 'true'])
-    await expectInterleavingToFail(
-      twoClaims((db, worker) => withoutRank(db, { queue: 'default', limit: 10, worker, leaseMs: 60_000, machines: MACHINES })),
-    )
+  // One row each, so that the first claim's locks do not cover the second row of the key: only the unique index stands between the two.
+  const oneEach = (on: TestDatabase): Interleaving<Keyed> => ({
+    ...twoClaims((db, worker) => claim(db, { queue: 'default', limit: 1, worker, leaseMs: 60_000, machines: MACHINES })),
+    database: on,
+    setup: async (db) => ({ ids: await insert(db, await project(db), { concurrencyKey: 'k' }, { concurrencyKey: 'k' }) }),
+    check: async (db, _context, done) => {
+      expect(done.errors).toEqual([])
+      expect((await instances(db)).filter((row) => row.status === 'executing')).toHaveLength(1)
+    },
+  })
+
+  test('with a row of the key for each, the later claim loses on the unique index, tries again and finds the key held', async () => {
+    const report = await interleave(oneEach(database))
+    expect(report.withWaits).toBeGreaterThan(0)
   })
 
   test('without the unique index two of one key execute', async () => {
     await using other = await testDatabase()
     await sql`DROP INDEX holdfast.instance_concurrency_active`.execute(other.db)
-    await expectInterleavingToFail({
-      ...twoClaims((db, worker) => claim(db, { queue: 'default', limit: 1, worker, leaseMs: 60_000, machines: MACHINES })),
-      database: other,
-    })
+    await expectInterleavingToFail({ ...oneEach(other), onlyTheRace: true })
   })
 })
 
@@ -179,6 +185,8 @@ describe('R15: two batches with the same new keys in opposite order, in every or
     })
     const report = await expectInterleavingToFail<Batches>({
       ...batches(enqueue),
+      onlyTheRace: true,
+      check: async (_db, _context, done) => expect(done.errors).toEqual([]),
       sessions: { forward: oneByOne(['k1', 'k2']), backward: oneByOne(['k2', 'k1']) } as never,
     })
     expect(report.failures.some(({ error }) => String(error).includes('40P01'))).toBe(true)

@@ -3,6 +3,7 @@ import {
   type AppliedRow,
   applyOutcomes,
   applyRiders,
+  hasOutcomes,
   isConnectionLoss,
   isLostRace,
   peekOutcome,
@@ -34,6 +35,7 @@ export interface FlushResult {
 const LOW_WATER_SLACK = 5_000
 /** Look from the very front at least this often, whatever the load: for what committed later than the slack allows. */
 const FROM_FRONT_EVERY_MS = 1_000
+const NOTHING: FlushResult = { taken: 0, applied: 0, stale: 0, quarantined: 0 }
 /** Lost races in a row before the error is the caller's: each one means that somebody else got on. */
 const RACE_ATTEMPTS = 10
 
@@ -52,6 +54,7 @@ export class Flusher {
   #limit: number
   #afterSeq = 0n
   #fromFrontAtMs = 0
+  #idle = true
   readonly totals = { flushes: 0, applied: 0, stale: 0, quarantined: 0 }
 
   constructor({ db, hints, logger = silentLogger, maxBatch = 1_000 }: FlusherOptions) {
@@ -63,6 +66,14 @@ export class Flusher {
 
   /** One transaction's worth; `taken` 0 means that nothing waits. Throws when the database is away. */
   async flush(): Promise<FlushResult> {
+    if (this.#idle && (await hasOutcomes(this.#db, {}))[0]?.waiting !== true) return NOTHING
+    const result = await this.#flushOnce()
+    // Once nothing was found, the next look costs one statement and no transaction.
+    this.#idle = result.taken === 0 && result.quarantined === 0
+    return result
+  }
+
+  async #flushOnce(): Promise<FlushResult> {
     const nowMs = performance.now()
     if (nowMs >= this.#fromFrontAtMs) this.#lookFromFront(nowMs)
     let result = await this.#flushFrom(this.#afterSeq)
@@ -116,7 +127,7 @@ export class Flusher {
       const [front] = await peekOutcome(trx, { afterSeq: afterSeq.toString() })
       if (front === undefined) {
         await trx.commit().execute()
-        return { taken: 0, applied: 0, stale: 0, quarantined: 0 }
+        return NOTHING
       }
       const justBefore = (BigInt(front.seq) - 1n).toString()
       const alone = await trx.savepoint('alone').execute()

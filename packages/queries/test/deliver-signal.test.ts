@@ -69,7 +69,7 @@ test('refused, with nothing written: ended, unknown, and of another project', as
   for (const kind of ['done', 'fail', 'cancel'] as const) {
     const id = await rows.executing()
     await rows.answer(id, kind)
-    expect(await rows.signal(id, 'go', { dedupKey: 'd' }), kind).toEqual(refused)
+    expect(await rows.signal(id, 'go', { dedupKey: 'd' }), `after ${kind}`).toEqual(refused)
   }
   const live = await rows.parked(['go'])
   expect(await rows.signal(live, 'go', { projectId: other, dedupKey: 'd' })).toEqual(refused)

@@ -1,4 +1,4 @@
-import type { InstanceId, OutcomeKind, ProjectId } from '@holdfast/contracts'
+import { type InstanceId, InstanceStatuses, type OutcomeKind, type ProjectId, transitions } from '@holdfast/contracts'
 import {
   type AppliedRow,
   applyOutcomes,
@@ -61,6 +61,7 @@ export class EngineRows {
 
   static async open(): Promise<EngineRows> {
     const database = await testDatabase()
+    await refuseForbiddenMoves(database.db)
     return new EngineRows(database, await newProject(database.db, 'default'))
   }
 
@@ -169,9 +170,21 @@ export class EngineRows {
     await sql`UPDATE holdfast.instance SET lease_expires_at = now() - interval '1 minute' WHERE status = 'executing'`.execute(this.db)
   }
 
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.database[Symbol.asyncDispose]()
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.database[Symbol.asyncDispose]()
   }
+}
+
+/** Whatever a test does, a move that the table of contracts does not have fails it. */
+async function refuseForbiddenMoves(db: Db): Promise<void> {
+  const allowed = InstanceStatuses.flatMap((from) => InstanceStatuses.filter((to) => transitions[from][to]).map((to) => `${from} ${to}`))
+  await sql
+    .raw(`CREATE FUNCTION public.refuse_move() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      RAISE EXCEPTION 'contracts forbid % to %', OLD.status, NEW.status; END $$;
+    CREATE TRIGGER refuse_move BEFORE UPDATE OF status ON holdfast.instance FOR EACH ROW
+      WHEN (OLD.status <> NEW.status AND (OLD.status || ' ' || NEW.status) <> ALL ('{${allowed.map((move) => `"${move}"`).join(',')}}'))
+      EXECUTE FUNCTION public.refuse_move()`)
+    .execute(db)
 }
 
 export async function newProject(db: Db, name: string): Promise<ProjectId> {

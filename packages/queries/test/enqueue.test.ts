@@ -149,7 +149,9 @@ test('values outside what the schema allows are refused by it, not cut', async (
     { correlationKey: 'k', correlationScope: ['runnable' as never] },
   ]
   for (const instance of bad) {
-    await expect(enqueue(db, { projectId, declaredOnly: false, instances: [{ machine: 'm', ...instance }] })).rejects.toThrow()
+    await expect(enqueue(db, { projectId, declaredOnly: false, instances: [{ machine: 'm', ...instance }] })).rejects.toThrow(
+      /instance_keys_length|instance_words_length|instance_correlation_scope_is_terminal|out of range|Unicode/,
+    )
   }
   expect(await rows.count('instance')).toBe(0)
 })

@@ -5,14 +5,16 @@ import { sql } from 'kysely'
  * A million instances as a busy deployment has them, inserted with every index present, then analysed: 700,000 done, 200,000 runnable without a
  * key over eight queues, 80,000 with keys of their own, 15,000 behind one serial key that executes, 5,000 executing, 50,000 scheduled far ahead, 50,000
  * awaiting with deadlines; 50,000 signals; 20,000 staged outcomes.
+ * The oldest rows are the twenty of a small project.
  *
  * The 15,000 have the lowest urgency of their queue: a serial backlog in front of others is walked by every claim, a known limit until rows that
  * are denied leave the pick index (LIMITS.md).
  */
 export async function seedMillionRows(db: Db): Promise<void> {
   const run = async (text: string): Promise<void> => void (await sql.raw(text).execute(db))
-  await run(`INSERT INTO holdfast.project (name) VALUES ('default'), ('other')`)
+  await run(`INSERT INTO holdfast.project (name) VALUES ('default'), ('other'), ('small')`)
   await run(`INSERT INTO holdfast.machine (name, version, queue) VALUES ('m', 1, 'default')`)
+  await run(`INSERT INTO holdfast.instance (project_id, machine, queue) SELECT 3, 'm', 'small' FROM generate_series(1, 20)`)
   await run(`INSERT INTO holdfast.instance (project_id, status, machine, updated_at)
     SELECT 1 + i % 2, 'done', 'm', now() - i * interval '1 second' FROM generate_series(1, 700000) i`)
   await run(`INSERT INTO holdfast.instance (project_id, machine, queue, priority, eligible_at)
@@ -34,8 +36,8 @@ export async function seedMillionRows(db: Db): Promise<void> {
     SELECT id, 'other', 'd' FROM holdfast.instance WHERE status = 'awaiting_signal'`)
   await run(`INSERT INTO holdfast.outcome (instance_id, claim_epoch, attempt, kind, worker, from_step)
     SELECT i, 1, 0, 'done', 'w', 'start' FROM generate_series(1, 20000) i`)
-  await run(`INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step)
-    SELECT i, 1, 0, 'done', 'done', 'start' FROM generate_series(1, 20000) i`)
+  await run(`INSERT INTO holdfast.transition (flushed_at, instance_id, claim_epoch, attempt, kind, to_status, from_step)
+    SELECT now() + (i % 4) * interval '1 day', i, 1, 0, 'done', 'done', 'start' FROM generate_series(1, 80000) i`)
   await run(`INSERT INTO holdfast.api_token (project_id, access, sha256)
     SELECT 1, 'read_only', sha256(i::text::bytea) FROM generate_series(1, 2000) i`)
   await run('ANALYZE')

@@ -119,7 +119,7 @@ test('every statement runs on the migrated schema, and each call sends one', asy
       await session.transaction().execute(async (trx) => {
         const before = CountingClient.sent
         await statement(trx, statement.sample)
-        expect(CountingClient.sent - before, name).toBe(1)
+        expect(CountingClient.sent - before, `statements sent by ${name}`).toBe(1)
       })
     }
   })

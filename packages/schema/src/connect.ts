@@ -54,23 +54,38 @@ function statementName(text: string): string | undefined {
   return name
 }
 
+class Client extends pg.Client {
+  /** The server said that it closes this connection; the socket's end may still be on its way. */
+  closing = false
+
+  override query(...args: unknown[]): never {
+    const sent: unknown = super.query(...(args as [string]))
+    if (sent instanceof Promise) {
+      sent.catch((error: unknown) => {
+        if ((error as pg.DatabaseError).severity === 'FATAL') this.closing = true
+      })
+    }
+    return sent as never
+  }
+}
+
 /** Kysely calls `client.query(text, values)`; that is the one place where a name can be added. */
-class PreparingClient extends pg.Client {
+class PreparingClient extends Client {
   override query(...args: unknown[]): never {
     const [text, values] = args
     const name = typeof text === 'string' && Array.isArray(values) ? statementName(text) : undefined
     if (name !== undefined) args.splice(0, 2, { name, text, values })
-    return super.query(...(args as [string])) as never
+    return super.query(...args)
   }
 }
 
-function observed(Base: typeof pg.Client, onStatement: (text: string) => void): typeof pg.Client {
+function observed(Base: typeof Client, onStatement: (text: string) => void): typeof Client {
   return class extends Base {
     override query(...args: unknown[]): never {
       const [query] = args
       const text = typeof query === 'string' ? query : (query as { text?: string } | undefined)?.text
       if (text !== undefined) onStatement(text)
-      return super.query(...(args as [string])) as never
+      return super.query(...args)
     }
   }
 }
@@ -108,7 +123,7 @@ function withStartupOptions({ connectionString, role, settings }: ConnectOptions
   return { connectionString: url.href, options: `${theirs} ${options}` }
 }
 
-const clientClass = ({ preparedStatements = true }: ConnectOptions): typeof pg.Client => (preparedStatements ? PreparingClient : pg.Client)
+const clientClass = ({ preparedStatements = true }: ConnectOptions): typeof Client => (preparedStatements ? PreparingClient : Client)
 
 const warn = (error: Error): void => process.emitWarning(`an idle database connection was lost: ${error.message}`)
 
@@ -117,17 +132,20 @@ const pools = new WeakMap<object, pg.Pool>()
 /** A pool of connections behind Kysely's `pg` dialect; opens none before the first statement. `destroy()` closes them. */
 export function connect(options: PoolOptions): Db {
   const { max = 10, onIdleError = warn, onStatement } = options
-  const Client = clientClass(options)
-  const pool = new pg.Pool({
-    ...clientConfig(options),
-    max,
-    Client: onStatement === undefined ? Client : observed(Client, onStatement),
+  const Base = clientClass(options)
+  const pool = new pg.Pool({ ...clientConfig(options), max, Client: onStatement === undefined ? Base : observed(Base, onStatement) })
+  // Without a listener an idle connection that dies ends the process. `end()` does not wait until its connections are closed, so one that the
+  // server ends first still gets here.
+  pool.on('error', (error) => {
+    if (!pool.ending) onIdleError(error)
   })
-  // Without a listener an idle connection that dies ends the process.
-  pool.on('error', (error) => onIdleError(error))
   // A connection that dies in use rejects its query, which reports it, and then says so once more as an event, which without a listener
   // would end the process.
   pool.on('connect', (client) => client.on('error', () => {}))
+  // The pool takes back a connection whose end it has not yet seen, and hands it to the next caller, who then fails too. One that is ending it drops.
+  pool.on('release', (_error, client) => {
+    if ((client as unknown as Client).closing) void client.end().catch(() => undefined) // it is closed already
+  })
   const db = new Kysely<DB>({ dialect: new PostgresDialect({ pool }) })
   pools.set(db, pool)
   return db

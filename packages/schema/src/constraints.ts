@@ -1,13 +1,23 @@
-/** Names of the constraints that decide races or refuse input; where one fires, the code that handles it knows it by this name. */
+/**
+ * Names of the constraints and unique indexes that decide races or refuse input; the code that handles one of them, where it fires, knows it by
+ * this name. A test looks each of them up in the migrated database.
+ */
 export const Constraints = Object.freeze({
-  /** Two executing instances of one serial key. */
+  /** Two executing instances of one serial key: the later claim of two loses. */
   concurrencyActive: 'instance_concurrency_active',
-  /** Two live instances with one correlation key. */
+  /** Two instances that occupy one correlation key: the later insert is told of the occupant. */
   correlation: 'instance_correlation',
-  /** Two outcomes of one claim. */
+  correlationScopeIsTerminal: 'instance_correlation_scope_is_terminal',
+  childrenPendingNotNegative: 'instance_children_pending_not_negative',
+  /** Two outcomes of one claim: the later one is stale. */
   outcome: 'outcome_pkey',
+  outcomeShape: 'outcome_shape',
+  /** Two signals with one key in an inbox. */
   signalDedup: 'signal_dedup',
+  /** A signal delivered again after its first was consumed. */
   signalReceipt: 'signal_receipt_pkey',
+  /** A signal whose target was removed meanwhile. */
+  signalTarget: 'signal_target_id',
   projectName: 'project_name',
-  apiToken: 'api_token_sha256',
+  apiTokenSha256: 'api_token_sha256',
 } as const)

@@ -1,4 +1,4 @@
-/** The database role of each app, made with its grants by the migrations. */
+/** The database role of each app, made with its allow-list of grants by the migrations. */
 export const DatabaseRoles = Object.freeze({
   api: 'holdfast_api',
   scheduler: 'holdfast_scheduler',

@@ -1,6 +1,6 @@
 // What a killed process of ours leaves behind: a server that lives on and holds its folder, or only the pid file of one.
 import { spawnSync } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 
@@ -37,16 +37,23 @@ export async function releaseFolder(folder: string): Promise<void> {
   rmSync(file, { force: true })
 }
 
-/** Stops the servers of, and removes, temporary folders in `parent` whose process was killed. Folders of running ones are left alone. */
+/** A folder without a pid file is being made, or was left by a process that ended without `stop()`. */
+const ABANDONED_AFTER_MS = 600_000
+
+/** Stops the servers of, and removes, temporary folders in `parent` whose process is gone. Folders of running ones are left alone. */
 export async function sweepAbandoned(parent: string, prefix: string): Promise<void> {
   for (const name of readdirSync(parent)) {
+    if (!name.startsWith(prefix)) continue
     const folder = join(parent, name)
     const file = join(folder, 'postmaster.pid')
-    if (!name.startsWith(prefix) || !existsSync(file)) continue
     try {
-      const found = serverOf(folder, file)
-      if (found === 'unknown' || found?.ownerPid !== undefined) continue
-      if (found !== undefined) await end(folder, file, found.pid)
+      if (existsSync(file)) {
+        const found = serverOf(folder, file)
+        if (found === 'unknown' || found?.ownerPid !== undefined) continue
+        if (found !== undefined) await end(folder, file, found.pid)
+      } else if (Date.now() - statSync(folder).mtimeMs < ABANDONED_AFTER_MS) {
+        continue
+      }
       rmSync(folder, { recursive: true, force: true })
     } catch {
       // Of another user, or being swept by another run: it is only tidying.
@@ -89,8 +96,8 @@ function look(pid: number): { args: string[]; parentPid: number } | undefined | 
   if (!Number.isSafeInteger(pid) || pid <= 0) return undefined
   if (existsSync('/proc/self/cmdline')) {
     try {
-      // A zombie's is empty.
       const args = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0').filter(Boolean)
+      if (args.length === 0) return undefined // a zombie
       const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
       return { args, parentPid: Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]) }
     } catch {

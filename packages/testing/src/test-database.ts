@@ -20,11 +20,16 @@ export interface TestDatabase extends AsyncDisposable {
   connectAs(role: Role, options?: { readonly max?: number }): Db
 }
 
+export interface TestDatabaseOptions {
+  /** Without our schema, for tests of the migrator. Default false. */
+  readonly empty?: boolean
+}
+
 /** A database of one's own, copied from the migrated template in some 20 ms; dropped when it is disposed of. */
-export async function testDatabase(): Promise<TestDatabase> {
+export async function testDatabase({ empty = false }: TestDatabaseOptions = {}): Promise<TestDatabase> {
   const adminUrl = inject('postgresUrl')
   const name = `test_${randomUUID().replaceAll('-', '')}`
-  await admin(adminUrl, `CREATE DATABASE ${name} TEMPLATE ${inject('postgresTemplate')} STRATEGY file_copy`)
+  await admin(adminUrl, `CREATE DATABASE ${name} TEMPLATE ${empty ? 'template1' : inject('postgresTemplate')} STRATEGY file_copy`)
   const url = Object.assign(new URL(adminUrl), { pathname: `/${name}` }).href
   const db = connectCounted({ connectionString: url, max: 4, settings: engineSessionSettings })
   const others: Db[] = []

@@ -137,6 +137,13 @@ SELECT array_agg(DISTINCT queue) AS queues FROM woken`,
   { ended: ['1' as InstanceId], consumed: ['1'], parked: ['1' as InstanceId], presented: [null] },
 )
 
+/** Whether anything is staged at all: what an idle flusher asks, instead of opening a transaction to find nothing. Served by: outcome_seq. */
+export const hasOutcomes = statement<Record<never, never>, { waiting: boolean }>(
+  'engine.has_outcomes',
+  () => sql<{ waiting: boolean }>`SELECT EXISTS (SELECT FROM holdfast.outcome WHERE seq > 0) AS waiting`,
+  {},
+)
+
 /**
  * The number of the outcome at the front, locked until the transaction ends: what follows is about this one and no other.
  * Locks: the outcome FOR UPDATE SKIP LOCKED. Served by: outcome_seq.

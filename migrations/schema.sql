@@ -1,0 +1,482 @@
+-- The database as the migrations make it. Written by `npm run generate` and compared in a test; to be read, not run.
+--
+-- A tour of the tables
+--
+-- schema_migration
+--   One row per applied migration, committed together with it. Written by the migrator; read by every role when it
+--   tells whether it is ready.
+--
+-- project
+--   A tenant. Written by the api (management listener); read with every token. Never deleted, which is why
+--   instance.project_id needs no foreign key: the key-share lock of one would make every insert of a busy project
+--   write the same row.
+--
+-- api_token
+--   Bearer tokens, by their SHA-256 only. Written by the api (management listener); api_token_sha256 serves
+--   queries/engine/authenticate.
+--
+-- machine
+--   Machines that some scheduler has declared. Written by schedulers as they start; read by inserts (queue and
+--   version defaults, unknown_machine) and by the reaper (max_reclaims).
+--
+-- queue
+--   Settings of a queue; a queue without a row has none. Written by the api (management listener), read by every
+--   claim.
+--
+-- process
+--   One row per running process, heart-beaten by it, removed by it at a graceful stop and by the reaper when it is
+--   silent.
+--
+-- instance
+--   One row per machine instance (a job is a machine of one step). Inserted by the api and by clients; claimed by
+--   schedulers; moved by flushers; healed and removed by reapers. Only the primary key is a full unique index and
+--   it never changes, so that updates lock FOR NO KEY UPDATE and coexist with the KEY SHARE of foreign keys.
+--
+-- signal
+--   The inbox of live instances. Written by queries/engine/deliver-signal; read when an instance is claimed;
+--   deleted by the flush of the outcome that consumed it, or of the one that ended its instance.
+--
+-- signal_receipt
+--   Dedup keys that an instance has received, kept after consumption and as long as the instance: a redelivery is a
+--   no-op then too.
+--
+-- outcome
+--   What a step answered, waiting to be applied. Appended by schedulers (queries/engine/stage-outcomes), taken and
+--   deleted by flushers (queries/engine/flush-outcomes). The primary key makes a second outcome of one claim
+--   uncommittable.
+--
+-- outcome_quarantine
+--   Outcomes that the database refused to apply, with its reason. Written by the flusher, which fails the instance
+--   visibly in the same transaction; kept for people.
+--
+-- transition
+--   History: one row per applied outcome, partitioned by day (UTC). Written by the flusher, and by the reaper for
+--   the ends it decides; read by GET /v1/instances/:id/history; dropped by partition.
+
+-- Types -----------------------------------------------------------------------------------------------------------
+
+CREATE TYPE holdfast.instance_status AS ENUM ('scheduled', 'runnable', 'throttled', 'executing', 'awaiting_signal', 'awaiting_children', 'done', 'failed', 'cancelled');
+
+CREATE TYPE holdfast.outcome_kind AS ENUM ('next', 'sleep', 'retry', 'await_signal', 'done', 'fail', 'cancel');
+
+-- Tables ----------------------------------------------------------------------------------------------------------
+
+CREATE TABLE holdfast.schema_migration (
+  version       integer NOT NULL,
+  name          text NOT NULL,
+  sha256        text NOT NULL,
+  compatibility text NOT NULL,
+  applied_at    timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT schema_migration_pkey PRIMARY KEY (version),
+  CONSTRAINT schema_migration_compatibility CHECK (compatibility = ANY (ARRAY['safe'::text, 'breaking'::text]))
+);
+COMMENT ON TABLE holdfast.schema_migration IS
+  'One row per applied migration, committed together with it. Written by the migrator; read by every role when it tells whether it is ready.';
+
+CREATE TABLE holdfast.project (
+  id           bigint GENERATED ALWAYS AS IDENTITY,
+  name         text NOT NULL,
+  suspended_at timestamp with time zone,
+  created_at   timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT project_pkey PRIMARY KEY (id),
+  CONSTRAINT project_name UNIQUE (name),
+  CONSTRAINT project_name_shape CHECK (name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text)
+);
+COMMENT ON TABLE holdfast.project IS
+  'A tenant. Written by the api (management listener); read with every token. Never deleted, which is why instance.project_id needs no foreign key: the key-share lock of one would make every insert of a busy project write the same row.';
+
+CREATE TABLE holdfast.api_token (
+  id         bigint GENERATED ALWAYS AS IDENTITY,
+  project_id bigint,
+  access     text NOT NULL,
+  sha256     bytea NOT NULL,
+  label      text,
+  created_at timestamp with time zone NOT NULL DEFAULT now(),
+  revoked_at timestamp with time zone,
+  CONSTRAINT api_token_pkey PRIMARY KEY (id),
+  CONSTRAINT api_token_sha256 UNIQUE (sha256),
+  CONSTRAINT api_token_access CHECK (access = ANY (ARRAY['read_only'::text, 'read_write'::text, 'operator'::text])),
+  CONSTRAINT api_token_label_length CHECK (length(label) <= 200),
+  CONSTRAINT api_token_operator_has_no_project CHECK ((access = 'operator'::text) = (project_id IS NULL)),
+  CONSTRAINT api_token_sha256_length CHECK (octet_length(sha256) = 32),
+  CONSTRAINT api_token_project FOREIGN KEY (project_id) REFERENCES holdfast.project(id)
+);
+COMMENT ON TABLE holdfast.api_token IS
+  'Bearer tokens, by their SHA-256 only. Written by the api (management listener); api_token_sha256 serves queries/engine/authenticate.';
+
+CREATE TABLE holdfast.machine (
+  name         text NOT NULL,
+  version      integer NOT NULL,
+  queue        text NOT NULL,
+  max_reclaims integer NOT NULL DEFAULT 5,
+  declared_at  timestamp with time zone NOT NULL DEFAULT now(),
+  seen_at      timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT machine_pkey PRIMARY KEY (name, version),
+  CONSTRAINT machine_max_reclaims_range CHECK (max_reclaims >= 0 AND max_reclaims <= 1000000),
+  CONSTRAINT machine_name_length CHECK (length(name) >= 1 AND length(name) <= 200),
+  CONSTRAINT machine_queue_length CHECK (length(queue) >= 1 AND length(queue) <= 200),
+  CONSTRAINT machine_version_positive CHECK (version > 0)
+);
+COMMENT ON TABLE holdfast.machine IS
+  'Machines that some scheduler has declared. Written by schedulers as they start; read by inserts (queue and version defaults, unknown_machine) and by the reaper (max_reclaims).';
+
+CREATE TABLE holdfast.queue (
+  name       text NOT NULL,
+  paused_at  timestamp with time zone,
+  updated_at timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT queue_pkey PRIMARY KEY (name),
+  CONSTRAINT queue_name_length CHECK (length(name) >= 1 AND length(name) <= 200)
+);
+COMMENT ON TABLE holdfast.queue IS
+  'Settings of a queue; a queue without a row has none. Written by the api (management listener), read by every claim.';
+
+CREATE TABLE holdfast.process (
+  id           bigint GENERATED ALWAYS AS IDENTITY,
+  role         text NOT NULL,
+  host         text NOT NULL,
+  pid          integer NOT NULL,
+  version      text NOT NULL,
+  pool_max     integer NOT NULL,
+  started_at   timestamp with time zone NOT NULL DEFAULT now(),
+  heartbeat_at timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT process_pkey PRIMARY KEY (id),
+  CONSTRAINT process_pool_max_positive CHECK (pool_max > 0)
+);
+COMMENT ON TABLE holdfast.process IS
+  'One row per running process, heart-beaten by it, removed by it at a graceful stop and by the reaper when it is silent.';
+
+CREATE TABLE holdfast.instance (
+  id                bigint GENERATED ALWAYS AS IDENTITY,
+  project_id        bigint NOT NULL,
+  parent_id         bigint,
+  claim_epoch       bigint NOT NULL DEFAULT 0,
+  eligible_at       timestamp with time zone NOT NULL DEFAULT now(),
+  lease_expires_at  timestamp with time zone,
+  await_deadline    timestamp with time zone,
+  inserted_at       timestamp with time zone NOT NULL DEFAULT now(),
+  updated_at        timestamp with time zone NOT NULL DEFAULT now(),
+  version           integer NOT NULL DEFAULT 1,
+  attempt           integer NOT NULL DEFAULT 0,
+  reclaims          integer NOT NULL DEFAULT 0,
+  children_pending  integer NOT NULL DEFAULT 0,
+  rate_weight       integer NOT NULL DEFAULT 1,
+  status            holdfast.instance_status NOT NULL DEFAULT 'runnable'::holdfast.instance_status,
+  priority          smallint NOT NULL DEFAULT 0,
+  machine           text NOT NULL,
+  step              text NOT NULL DEFAULT 'start'::text,
+  queue             text NOT NULL DEFAULT 'default'::text,
+  state             jsonb NOT NULL DEFAULT '{}'::jsonb,
+  result            jsonb,
+  error             jsonb,
+  claimed_by        text,
+  concurrency_key   text,
+  rate_key          text,
+  awaits            text[],
+  correlation_key   text,
+  correlation_scope holdfast.instance_status[] NOT NULL DEFAULT '{}'::holdfast.instance_status[],
+  correlation_guard text GENERATED ALWAYS AS (
+    CASE
+        WHEN (status <> ALL (ARRAY['done'::holdfast.instance_status, 'failed'::holdfast.instance_status, 'cancelled'::holdfast.instance_status])) OR (status = ANY (correlation_scope)) THEN correlation_key
+        ELSE NULL::text
+    END) STORED,
+  traceparent       text,
+  CONSTRAINT instance_pkey PRIMARY KEY (id),
+  CONSTRAINT instance_awaiting_has_children CHECK (status <> 'awaiting_children'::holdfast.instance_status OR children_pending > 0),
+  CONSTRAINT instance_awaiting_names_signals CHECK (status <> 'awaiting_signal'::holdfast.instance_status OR cardinality(awaits) > 0),
+  CONSTRAINT instance_children_pending_not_negative CHECK (children_pending >= 0),
+  CONSTRAINT instance_correlation_scope_is_terminal CHECK (correlation_scope <@ ARRAY['done'::holdfast.instance_status, 'failed'::holdfast.instance_status, 'cancelled'::holdfast.instance_status]),
+  CONSTRAINT instance_executing_is_claimed CHECK ((status = 'executing'::holdfast.instance_status) = (claimed_by IS NOT NULL)),
+  CONSTRAINT instance_executing_is_leased CHECK ((status = 'executing'::holdfast.instance_status) = (lease_expires_at IS NOT NULL)),
+  CONSTRAINT instance_keys_length CHECK (length(concurrency_key) <= 500 AND length(correlation_key) <= 500 AND length(rate_key) <= 500),
+  CONSTRAINT instance_rate_weight_positive CHECK (rate_weight > 0),
+  CONSTRAINT instance_result_is_of_done CHECK (result IS NULL OR status = 'done'::holdfast.instance_status),
+  CONSTRAINT instance_words_length CHECK (length(machine) >= 1 AND length(machine) <= 200 AND length(step) >= 1 AND length(step) <= 200 AND length(queue) >= 1 AND length(queue) <= 200),
+  CONSTRAINT instance_parent_id FOREIGN KEY (parent_id) REFERENCES holdfast.instance(id) ON DELETE SET NULL
+) WITH (
+  fillfactor = 90,
+  autovacuum_vacuum_scale_factor = 0.02,
+  autovacuum_vacuum_threshold = 2000,
+  autovacuum_analyze_scale_factor = 0.05,
+  autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX instance_await_deadline ON holdfast.instance USING btree (await_deadline) WHERE ((status = 'awaiting_signal'::holdfast.instance_status) AND (await_deadline IS NOT NULL));
+CREATE UNIQUE INDEX instance_concurrency_active ON holdfast.instance USING btree (project_id, concurrency_key) WHERE ((status = 'executing'::holdfast.instance_status) AND (concurrency_key IS NOT NULL));
+CREATE UNIQUE INDEX instance_correlation ON holdfast.instance USING btree (project_id, correlation_guard) WHERE (correlation_guard IS NOT NULL);
+CREATE INDEX instance_due ON holdfast.instance USING btree (eligible_at) WHERE (status = 'scheduled'::holdfast.instance_status);
+CREATE INDEX instance_finished ON holdfast.instance USING btree (updated_at) WHERE (status = ANY (ARRAY['done'::holdfast.instance_status, 'failed'::holdfast.instance_status, 'cancelled'::holdfast.instance_status]));
+CREATE INDEX instance_lease ON holdfast.instance USING btree (lease_expires_at) WHERE (status = 'executing'::holdfast.instance_status);
+CREATE INDEX instance_parent ON holdfast.instance USING btree (parent_id) WHERE (parent_id IS NOT NULL);
+CREATE INDEX instance_pick ON holdfast.instance USING btree (queue, priority, eligible_at, id) WHERE (status = 'runnable'::holdfast.instance_status);
+CREATE INDEX instance_project ON holdfast.instance USING btree (project_id, id);
+COMMENT ON TABLE holdfast.instance IS
+  'One row per machine instance (a job is a machine of one step). Inserted by the api and by clients; claimed by schedulers; moved by flushers; healed and removed by reapers. Only the primary key is a full unique index and it never changes, so that updates lock FOR NO KEY UPDATE and coexist with the KEY SHARE of foreign keys.';
+COMMENT ON COLUMN holdfast.instance.claim_epoch IS
+  'Counts claims. An outcome carries the epoch it was made under: a run that lost its lease cannot write, even if the same worker claims again.';
+COMMENT ON COLUMN holdfast.instance.updated_at IS
+  'Last change of status: the claim time of an executing row, the end of a terminal one. Heart-beats do not touch it.';
+COMMENT ON COLUMN holdfast.instance.awaits IS
+  'Signal names of the last park; kept through the wake until the woken step ends, because they decide what the step is shown as awaited.';
+
+CREATE TABLE holdfast.signal (
+  id          bigint GENERATED ALWAYS AS IDENTITY,
+  target_id   bigint NOT NULL,
+  inserted_at timestamp with time zone NOT NULL DEFAULT now(),
+  name        text NOT NULL,
+  payload     jsonb NOT NULL DEFAULT '{}'::jsonb,
+  dedup_key   text,
+  traceparent text,
+  CONSTRAINT signal_pkey PRIMARY KEY (id),
+  CONSTRAINT signal_dedup_key_length CHECK (length(dedup_key) >= 1 AND length(dedup_key) <= 500),
+  CONSTRAINT signal_name_length CHECK (length(name) >= 1 AND length(name) <= 200),
+  CONSTRAINT signal_target_id FOREIGN KEY (target_id) REFERENCES holdfast.instance(id) ON DELETE CASCADE
+) WITH (
+  autovacuum_vacuum_scale_factor = 0.02,
+  autovacuum_vacuum_threshold = 2000,
+  autovacuum_vacuum_cost_delay = 0
+);
+CREATE UNIQUE INDEX signal_dedup ON holdfast.signal USING btree (target_id, dedup_key) WHERE (dedup_key IS NOT NULL);
+CREATE INDEX signal_target ON holdfast.signal USING btree (target_id, id);
+COMMENT ON TABLE holdfast.signal IS
+  'The inbox of live instances. Written by queries/engine/deliver-signal; read when an instance is claimed; deleted by the flush of the outcome that consumed it, or of the one that ended its instance.';
+
+CREATE TABLE holdfast.signal_receipt (
+  target_id   bigint NOT NULL,
+  dedup_key   text NOT NULL,
+  received_at timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT signal_receipt_pkey PRIMARY KEY (target_id, dedup_key),
+  CONSTRAINT signal_receipt_target_id FOREIGN KEY (target_id) REFERENCES holdfast.instance(id) ON DELETE CASCADE
+);
+COMMENT ON TABLE holdfast.signal_receipt IS
+  'Dedup keys that an instance has received, kept after consumption and as long as the instance: a redelivery is a no-op then too.';
+
+CREATE TABLE holdfast.outcome (
+  seq             bigint GENERATED ALWAYS AS IDENTITY,
+  instance_id     bigint NOT NULL,
+  claim_epoch     bigint NOT NULL,
+  delay_ms        bigint,
+  timeout_ms      bigint,
+  staged_at       timestamp with time zone NOT NULL DEFAULT now(),
+  claimed_ago_us  bigint NOT NULL DEFAULT 0,
+  started_ago_us  bigint NOT NULL DEFAULT 0,
+  finished_ago_us bigint NOT NULL DEFAULT 0,
+  attempt         integer NOT NULL,
+  kind            holdfast.outcome_kind NOT NULL,
+  keep_history    boolean NOT NULL DEFAULT true,
+  worker          text NOT NULL,
+  from_step       text NOT NULL,
+  step            text,
+  awaits          text[],
+  presented       bigint[],
+  consumed        bigint[],
+  state           jsonb,
+  result          jsonb,
+  error           jsonb,
+  traceparent     text,
+  CONSTRAINT outcome_pkey PRIMARY KEY (instance_id, claim_epoch),
+  CONSTRAINT outcome_delay_range CHECK (delay_ms >= 0 AND delay_ms <= '3155760000000'::bigint),
+  CONSTRAINT outcome_shape CHECK (
+    CASE kind
+        WHEN 'next'::holdfast.outcome_kind THEN step IS NOT NULL
+        WHEN 'sleep'::holdfast.outcome_kind THEN step IS NOT NULL AND delay_ms IS NOT NULL
+        WHEN 'retry'::holdfast.outcome_kind THEN delay_ms IS NOT NULL
+        WHEN 'await_signal'::holdfast.outcome_kind THEN step IS NOT NULL AND cardinality(awaits) > 0
+        WHEN 'done'::holdfast.outcome_kind THEN error IS NULL
+        ELSE error IS NOT NULL AND result IS NULL
+    END),
+  CONSTRAINT outcome_step_length CHECK (length(step) >= 1 AND length(step) <= 200),
+  CONSTRAINT outcome_timeout_range CHECK (timeout_ms >= 1 AND timeout_ms <= '3155760000000'::bigint)
+) WITH (
+  fillfactor = 100,
+  autovacuum_vacuum_scale_factor = 0.0,
+  autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX outcome_seq ON holdfast.outcome USING btree (seq);
+COMMENT ON TABLE holdfast.outcome IS
+  'What a step answered, waiting to be applied. Appended by schedulers (queries/engine/stage-outcomes), taken and deleted by flushers (queries/engine/flush-outcomes). The primary key makes a second outcome of one claim uncommittable.';
+
+CREATE TABLE holdfast.outcome_quarantine (
+  id             bigint GENERATED ALWAYS AS IDENTITY,
+  instance_id    bigint NOT NULL,
+  claim_epoch    bigint NOT NULL,
+  outcome        jsonb NOT NULL,
+  error          jsonb NOT NULL,
+  quarantined_at timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT outcome_quarantine_pkey PRIMARY KEY (id)
+);
+CREATE INDEX outcome_quarantine_instance ON holdfast.outcome_quarantine USING btree (instance_id);
+COMMENT ON TABLE holdfast.outcome_quarantine IS
+  'Outcomes that the database refused to apply, with its reason. Written by the flusher, which fails the instance visibly in the same transaction; kept for people.';
+
+CREATE TABLE holdfast.transition (
+  flushed_at  timestamp with time zone NOT NULL DEFAULT now(),
+  claimed_at  timestamp with time zone,
+  started_at  timestamp with time zone,
+  finished_at timestamp with time zone,
+  instance_id bigint NOT NULL,
+  claim_epoch bigint NOT NULL,
+  attempt     integer NOT NULL,
+  kind        holdfast.outcome_kind NOT NULL,
+  to_status   holdfast.instance_status NOT NULL,
+  from_step   text NOT NULL,
+  to_step     text,
+  worker      text,
+  error       jsonb
+) PARTITION BY RANGE (flushed_at);
+CREATE INDEX transition_instance ON ONLY holdfast.transition USING btree (instance_id, claim_epoch);
+COMMENT ON TABLE holdfast.transition IS
+  'History: one row per applied outcome, partitioned by day (UTC). Written by the flusher, and by the reaper for the ends it decides; read by GET /v1/instances/:id/history; dropped by partition.';
+
+CREATE TABLE holdfast.transition_default PARTITION OF holdfast.transition DEFAULT;
+
+-- Functions -------------------------------------------------------------------------------------------------------
+
+CREATE OR REPLACE FUNCTION holdfast.drop_transition_partitions(keep_days integer)
+ RETURNS integer
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  partition_name text; dropped integer := 0;
+BEGIN
+  FOR partition_name IN
+    SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'holdfast.transition'::regclass AND c.relname ~ '^transition_[0-9]{8}$'
+      AND to_date(right(c.relname, 8), 'YYYYMMDD') < (now() AT TIME ZONE 'UTC')::date - greatest(keep_days, 0)
+    ORDER BY c.relname
+  LOOP
+    EXECUTE format('DROP TABLE IF EXISTS holdfast.%I', partition_name);
+    dropped := dropped + 1;
+  END LOOP;
+  RETURN dropped;
+END $function$;
+
+CREATE OR REPLACE FUNCTION holdfast.ensure_transition_partitions(days_ahead integer)
+ RETURNS integer
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  day date; partition_name text; made integer := 0;
+BEGIN
+  FOR day IN SELECT generate_series(0, least(days_ahead, 60)) + (now() AT TIME ZONE 'UTC')::date LOOP
+    partition_name := 'transition_' || to_char(day, 'YYYYMMDD');
+    CONTINUE WHEN to_regclass('holdfast.' || partition_name) IS NOT NULL;
+    -- Two reapers may get here at once; the lock lets the second see the first one's table.
+    PERFORM pg_advisory_xact_lock(hashtextextended('holdfast.transition', 0));
+    CONTINUE WHEN to_regclass('holdfast.' || partition_name) IS NOT NULL;
+    -- Waits for flushes that have written to the default partition and would otherwise commit between the move and the attach, which then fails.
+    LOCK TABLE holdfast.transition_default IN ACCESS EXCLUSIVE MODE;
+    EXECUTE format('CREATE TABLE holdfast.%I (LIKE holdfast.transition INCLUDING DEFAULTS)', partition_name);
+    EXECUTE format(
+      'WITH moved AS (DELETE FROM holdfast.transition_default WHERE flushed_at >= %L AND flushed_at < %L RETURNING *)
+       INSERT INTO holdfast.%I SELECT * FROM moved',
+      day::timestamp AT TIME ZONE 'UTC', (day + 1)::timestamp AT TIME ZONE 'UTC', partition_name);
+    EXECUTE format(
+      'ALTER TABLE holdfast.transition ATTACH PARTITION holdfast.%I FOR VALUES FROM (%L) TO (%L)',
+      partition_name, day::timestamp AT TIME ZONE 'UTC', (day + 1)::timestamp AT TIME ZONE 'UTC');
+    made := made + 1;
+  END LOOP;
+  RETURN made;
+END $function$;
+
+-- Grants ----------------------------------------------------------------------------------------------------------
+
+-- holdfast_api
+GRANT USAGE ON SCHEMA holdfast TO holdfast_api;
+GRANT INSERT, SELECT ON holdfast.api_token TO holdfast_api;
+GRANT UPDATE (revoked_at) ON holdfast.api_token TO holdfast_api;
+GRANT INSERT, SELECT ON holdfast.instance TO holdfast_api;
+GRANT UPDATE (eligible_at, updated_at, status) ON holdfast.instance TO holdfast_api;
+GRANT SELECT ON holdfast.machine TO holdfast_api;
+GRANT SELECT ON holdfast.outcome_quarantine TO holdfast_api;
+GRANT DELETE, INSERT, SELECT ON holdfast.process TO holdfast_api;
+GRANT UPDATE (heartbeat_at) ON holdfast.process TO holdfast_api;
+GRANT INSERT, SELECT ON holdfast.project TO holdfast_api;
+GRANT UPDATE (suspended_at) ON holdfast.project TO holdfast_api;
+GRANT INSERT, SELECT ON holdfast.queue TO holdfast_api;
+GRANT UPDATE (paused_at, updated_at) ON holdfast.queue TO holdfast_api;
+GRANT SELECT ON holdfast.schema_migration TO holdfast_api;
+GRANT INSERT, SELECT ON holdfast.signal TO holdfast_api;
+GRANT INSERT, SELECT ON holdfast.signal_receipt TO holdfast_api;
+GRANT SELECT ON holdfast.transition TO holdfast_api;
+GRANT USAGE ON SEQUENCE holdfast.instance_id_seq TO holdfast_api;
+
+-- holdfast_enqueue, which cannot log in
+GRANT USAGE ON SCHEMA holdfast TO holdfast_enqueue;
+GRANT INSERT, SELECT ON holdfast.instance TO holdfast_enqueue;
+GRANT UPDATE (eligible_at, updated_at, status) ON holdfast.instance TO holdfast_enqueue;
+GRANT SELECT ON holdfast.machine TO holdfast_enqueue;
+GRANT SELECT ON holdfast.project TO holdfast_enqueue;
+GRANT INSERT, SELECT ON holdfast.signal TO holdfast_enqueue;
+GRANT INSERT, SELECT ON holdfast.signal_receipt TO holdfast_enqueue;
+GRANT USAGE ON SEQUENCE holdfast.instance_id_seq TO holdfast_enqueue;
+
+-- holdfast_flusher
+GRANT USAGE ON SCHEMA holdfast TO holdfast_flusher;
+GRANT SELECT ON holdfast.instance TO holdfast_flusher;
+GRANT UPDATE (eligible_at, lease_expires_at, await_deadline, updated_at, version, attempt, reclaims, children_pending, rate_weight, status, step, state, result, error, claimed_by, concurrency_key, rate_key, awaits) ON holdfast.instance TO holdfast_flusher;
+GRANT DELETE, SELECT ON holdfast.outcome TO holdfast_flusher;
+GRANT UPDATE (seq) ON holdfast.outcome TO holdfast_flusher;
+GRANT INSERT ON holdfast.outcome_quarantine TO holdfast_flusher;
+GRANT DELETE, INSERT, SELECT ON holdfast.process TO holdfast_flusher;
+GRANT UPDATE (heartbeat_at) ON holdfast.process TO holdfast_flusher;
+GRANT SELECT ON holdfast.schema_migration TO holdfast_flusher;
+GRANT DELETE, SELECT ON holdfast.signal TO holdfast_flusher;
+GRANT INSERT ON holdfast.transition TO holdfast_flusher;
+ALTER ROLE holdfast_flusher SET enable_hashjoin = off;
+ALTER ROLE holdfast_flusher SET enable_mergejoin = off;
+ALTER ROLE holdfast_flusher SET enable_seqscan = off;
+ALTER ROLE holdfast_flusher SET jit = off;
+ALTER ROLE holdfast_flusher SET plan_cache_mode = force_generic_plan;
+
+-- holdfast_formation_worker
+GRANT USAGE ON SCHEMA holdfast TO holdfast_formation_worker;
+GRANT DELETE, INSERT, SELECT ON holdfast.process TO holdfast_formation_worker;
+GRANT UPDATE (heartbeat_at) ON holdfast.process TO holdfast_formation_worker;
+GRANT SELECT ON holdfast.schema_migration TO holdfast_formation_worker;
+
+-- holdfast_reaper
+GRANT USAGE ON SCHEMA holdfast TO holdfast_reaper;
+GRANT DELETE, SELECT ON holdfast.instance TO holdfast_reaper;
+GRANT UPDATE (eligible_at, lease_expires_at, await_deadline, updated_at, attempt, reclaims, status, error, claimed_by, awaits) ON holdfast.instance TO holdfast_reaper;
+GRANT SELECT ON holdfast.machine TO holdfast_reaper;
+GRANT SELECT ON holdfast.outcome TO holdfast_reaper;
+GRANT DELETE, INSERT, SELECT ON holdfast.process TO holdfast_reaper;
+GRANT UPDATE (heartbeat_at) ON holdfast.process TO holdfast_reaper;
+GRANT SELECT ON holdfast.schema_migration TO holdfast_reaper;
+GRANT DELETE, SELECT ON holdfast.signal TO holdfast_reaper;
+GRANT INSERT ON holdfast.transition TO holdfast_reaper;
+GRANT EXECUTE ON FUNCTION holdfast.drop_transition_partitions(integer) TO holdfast_reaper;
+GRANT EXECUTE ON FUNCTION holdfast.ensure_transition_partitions(integer) TO holdfast_reaper;
+ALTER ROLE holdfast_reaper SET enable_hashjoin = off;
+ALTER ROLE holdfast_reaper SET enable_mergejoin = off;
+ALTER ROLE holdfast_reaper SET enable_seqscan = off;
+ALTER ROLE holdfast_reaper SET jit = off;
+ALTER ROLE holdfast_reaper SET plan_cache_mode = force_generic_plan;
+
+-- holdfast_scheduler
+GRANT USAGE ON SCHEMA holdfast TO holdfast_scheduler;
+GRANT SELECT ON holdfast.instance TO holdfast_scheduler;
+GRANT UPDATE (claim_epoch, lease_expires_at, updated_at, status, claimed_by) ON holdfast.instance TO holdfast_scheduler;
+GRANT INSERT, SELECT ON holdfast.machine TO holdfast_scheduler;
+GRANT UPDATE (queue, max_reclaims, seen_at) ON holdfast.machine TO holdfast_scheduler;
+GRANT INSERT, SELECT ON holdfast.outcome TO holdfast_scheduler;
+GRANT DELETE, INSERT, SELECT ON holdfast.process TO holdfast_scheduler;
+GRANT UPDATE (heartbeat_at) ON holdfast.process TO holdfast_scheduler;
+GRANT SELECT ON holdfast.queue TO holdfast_scheduler;
+GRANT SELECT ON holdfast.schema_migration TO holdfast_scheduler;
+GRANT SELECT ON holdfast.signal TO holdfast_scheduler;
+ALTER ROLE holdfast_scheduler SET enable_hashjoin = off;
+ALTER ROLE holdfast_scheduler SET enable_mergejoin = off;
+ALTER ROLE holdfast_scheduler SET enable_seqscan = off;
+ALTER ROLE holdfast_scheduler SET jit = off;
+ALTER ROLE holdfast_scheduler SET plan_cache_mode = force_generic_plan;
+
+-- holdfast_sealer
+GRANT USAGE ON SCHEMA holdfast TO holdfast_sealer;
+GRANT DELETE, INSERT, SELECT ON holdfast.process TO holdfast_sealer;
+GRANT UPDATE (heartbeat_at) ON holdfast.process TO holdfast_sealer;
+GRANT SELECT ON holdfast.schema_migration TO holdfast_sealer;

@@ -1,0 +1,2 @@
+// npm run demo: see examples/demo.ts.
+await import('../examples/demo.ts')
