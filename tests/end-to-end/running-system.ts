@@ -74,7 +74,8 @@ export class RunningSystem {
 
   async stop(signal: NodeJS.Signals = 'SIGINT'): Promise<number | null> {
     // To the whole group, as Ctrl-C in a terminal goes.
-    if (this.child.exitCode === null && this.child.pid !== undefined) process.kill(-this.child.pid, signal)
+    const running = this.child.exitCode === null && this.child.signalCode === null
+    if (running && this.child.pid !== undefined) process.kill(-this.child.pid, signal)
     return this.ended()
   }
 }

@@ -154,72 +154,72 @@ describe('refusing, with nothing changed', () => {
   const refusals: readonly {
     name: string
     applied: Readonly<Record<string, string>>
-    then: Readonly<Record<string, string | null>>
+    later: Readonly<Record<string, string | null>>
     message: RegExp
   }[] = [
-    { name: 'no file at all', applied: {}, then: {}, message: /holds no migrations/ },
+    { name: 'no file at all', applied: {}, later: {}, message: /holds no migrations/ },
     {
       name: 'a changed past',
       applied: first,
-      then: { '0001_first.sql': `${first['0001_first.sql']}-- a word more\n`, ...second },
+      later: { '0001_first.sql': `${first['0001_first.sql']}-- a word more\n`, ...second },
       message: /0001_first\.sql is not what was applied.*must never change\. Restore the file/,
     },
     {
       name: 'a renamed past',
       applied: first,
-      then: { '0001_first.sql': null, '0001_other.sql': first['0001_first.sql'] },
+      later: { '0001_first.sql': null, '0001_other.sql': first['0001_first.sql'] },
       message: /0001_other\.sql is not what was applied as 0001_first\.sql/,
     },
     {
       name: 'a missing past',
       applied: { ...first, ...second },
-      then: { '0001_first.sql': null },
+      later: { '0001_first.sql': null },
       message: /migration 0001 is missing before 0002_second\.sql: restore its file/,
     },
     {
       name: 'a database that is ahead',
       applied: { ...first, ...second },
-      then: { '0002_second.sql': null },
+      later: { '0002_second.sql': null },
       message: /has migration 0002_second\.sql, which these files do not know.*Deploy that version/,
     },
     {
       name: 'a gap',
       applied: first,
-      then: { '0003_third.sql': '-- safe: x\n' },
+      later: { '0003_third.sql': '-- safe: x\n' },
       message: /migration 0002 is missing before 0003_third\.sql/,
     },
     {
       name: 'one number twice',
       applied: first,
-      then: { ...second, '0002_third.sql': '-- safe: x\n' },
+      later: { ...second, '0002_third.sql': '-- safe: x\n' },
       message: /0002_third\.sql has the number of 0002_second\.sql/,
     },
     {
       name: 'a name that would be passed over',
       applied: first,
-      then: { '0002-second.sql': '-- safe: x\n' },
+      later: { '0002-second.sql': '-- safe: x\n' },
       message: /0002-second\.sql would never be applied/,
     },
     {
       name: 'a file without its mark',
       applied: first,
-      then: { '0002_second.sql': 'ALTER TABLE holdfast.first ADD word text;\n' },
+      later: { '0002_second.sql': 'ALTER TABLE holdfast.first ADD word text;\n' },
       message: /0002_second\.sql must begin with "-- safe: why" or "-- breaking: why"/,
     },
     {
       name: 'a file that ends its transaction itself',
       applied: first,
-      then: { '0002_second.sql': '-- safe: x\nALTER TABLE holdfast.first ADD word text;\n  commit;\nSELECT 1/0;\n' },
+      later: { '0002_second.sql': '-- safe: x\nALTER TABLE holdfast.first ADD word text;\n  commit;\nSELECT 1/0;\n' },
       message: /0002_second\.sql has COMMIT in it/,
     },
   ]
-  test.each(refusals)('$name', async ({ applied, then, message }) => {
+  test.each(refusals)('$name', async ({ applied, later, message }) => {
     await using database = await testDatabase({ empty: true })
     await using folder = await folderOf(applied)
     const connectionString = database.url
     if (Object.keys(applied).length > 0) await migrate({ connectionString, folder: folder.path })
     const before = await tables(database.db)
-    for (const [name, text] of Object.entries(then)) await (text === null ? folder.remove(name) : folder.write({ [name]: text }))
+    for (const [name, text] of Object.entries(later)) await (text === null ? folder.remove(name) : folder.write({ [name]: text }))
     const refused = await migrate({ connectionString, folder: folder.path }).catch((error: unknown) => error)
     expect(refused).toBeInstanceOf(MigrationRefusedError)
     expect((refused as Error).message).toMatch(message)
