@@ -294,7 +294,8 @@ BEGIN
 END $$;
 
 CREATE FUNCTION holdfast.drop_transition_partitions(keep_days integer) RETURNS integer
-  LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  -- A drop waits for whoever reads the partition, and flushes wait behind it: better tried again in an hour than that.
+  LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
 DECLARE
   partition_name text; dropped integer := 0;
 BEGIN

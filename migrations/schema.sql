@@ -336,6 +336,7 @@ CREATE OR REPLACE FUNCTION holdfast.drop_transition_partitions(keep_days integer
  LANGUAGE plpgsql
  SECURITY DEFINER
  SET search_path TO 'pg_catalog', 'pg_temp'
+ SET lock_timeout TO '500ms'
 AS $function$
 DECLARE
   partition_name text; dropped integer := 0;

@@ -19,7 +19,8 @@ interface Generated {
 
 /** What the migrated database at `url` gives, beside where it is kept. */
 export async function generateFrom(url: string): Promise<readonly Generated[]> {
-  const [types, schema] = await Promise.all([kyselyTypes(url), dumpSchema(url)])
+  const schema = await dumpSchema(url) // first: it refuses what neither can show
+  const types = await kyselyTypes(url)
   return [
     { file: 'packages/schema/src/database.ts', text: types },
     { file: 'migrations/schema.sql', text: schema },

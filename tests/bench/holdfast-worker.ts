@@ -31,7 +31,7 @@ async function scheduler(): Promise<() => Promise<void>> {
       return null
     },
   })
-  const ping = job('ping', { ...keep, run: () => void say({ ping: performance.timeOrigin + performance.now() }) })
+  const ping = job('ping', { ...keep, run: () => say({ ping: performance.timeOrigin + performance.now() }) })
   const three = machine('three', {
     ...keep,
     steps: {

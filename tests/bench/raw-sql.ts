@@ -1,5 +1,5 @@
 // The ceiling: a claim and a completion written by hand over `pg`, with no engine around them.
-import pg from 'pg'
+import type pg from 'pg'
 import { type BenchServer, counters, type Figure, open, until } from './measured.ts'
 
 const BATCH = 500

@@ -19,10 +19,6 @@ import { sql } from 'kysely'
 
 export const MACHINES: readonly string[] = ['m/1']
 
-export interface Project {
-  readonly projectId: ProjectId
-}
-
 export async function project(db: Db): Promise<ProjectId> {
   const [row] = await createProject(db, { name: 'default' })
   if (row === undefined) throw new Error('no project')

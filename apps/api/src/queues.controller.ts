@@ -64,7 +64,7 @@ function toQueue(queue: string, rows: readonly QueueDepthRow[]): QueueList['queu
   return {
     queue,
     paused: rows.some((row) => row.paused),
-    depth: Object.fromEntries(live.map((row) => [row.status, row.count])),
+    depth: Object.fromEntries(live.flatMap((row) => (row.status === null ? [] : [[row.status, row.count]]))),
     oldest_runnable_ms: oldest == null ? null : Math.max(0, Math.round(oldest)),
     unclaimable: rows.reduce((sum, row) => sum + row.unclaimable, 0),
   }

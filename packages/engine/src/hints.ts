@@ -7,5 +7,3 @@ export interface Hints {
 
 /** Waiting work further away than this is found by the poll that looks for due work anyway, so nobody is told. */
 export const TIMER_HINT_WITHIN_MS = 5_000
-
-export const noHints: Hints = { send() {} }

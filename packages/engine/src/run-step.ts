@@ -267,7 +267,7 @@ async function validated(schema: StandardSchemaV1, value: unknown, what: string,
 const MAX_FAILURE_TEXT = 8_192
 
 /** Errors, texts, `{ code, message }` and anything else a step may throw, as what is stored. */
-export function failureOf(reason: unknown, code: string): FailureRecord {
+function failureOf(reason: unknown, code: string): FailureRecord {
   if (reason instanceof Error) {
     const own = 'code' in reason && typeof reason.code === 'string' ? reason.code : undefined
     const known =

@@ -135,7 +135,7 @@ describe('reaper', () => {
     const live = await engine.insert('noop')
     await sql`UPDATE holdfast.instance SET updated_at = now() - interval '8 days'`.execute(engine.database.db)
     expect(await engine.reaper.sweep()).toBe(1)
-    await expect(engine.get(done)).rejects.toThrow()
+    await expect(engine.get(done)).rejects.toThrow('no instance')
     expect((await engine.get(live)).status).toBe('runnable')
   })
 })

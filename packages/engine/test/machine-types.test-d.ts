@@ -68,4 +68,5 @@ test('what does not exist does not compile', () => {
       start: (ctx) => ctx.done({ paid: 'much' }),
     },
   })
+  expectTypeOf(machine).toBeFunction()
 })

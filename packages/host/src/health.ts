@@ -118,7 +118,8 @@ async function answer(health: Health, request: IncomingMessage): Promise<{ statu
     body: `${JSON.stringify(found)}\n`,
     type: 'application/json',
   })
-  switch (request.url?.split('?', 1)[0]) {
+  const [path = '/'] = (request.url ?? '/').split('?', 1)
+  switch (path) {
     case '/health/live':
       return json(health.live())
     case '/health/ready':

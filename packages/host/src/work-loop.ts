@@ -85,14 +85,13 @@ export class WorkLoop implements Loop {
 
   #pause(ms: number): Promise<void> {
     return new Promise((resolve) => {
-      const timer = setTimeout(done, ms)
-      const self = this
-      function done(): void {
+      const end = (): void => {
         clearTimeout(timer)
-        self.#endPause = undefined
+        this.#endPause = undefined
         resolve()
       }
-      this.#endPause = done
+      const timer = setTimeout(end, ms)
+      this.#endPause = end
     })
   }
 

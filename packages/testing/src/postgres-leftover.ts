@@ -1,6 +1,6 @@
 // What a killed process of ours leaves behind: a server that lives on and holds its folder, or only the pid file of one.
 import { spawnSync } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as pause } from 'node:timers/promises'
 
@@ -37,23 +37,20 @@ export async function releaseFolder(folder: string): Promise<void> {
   rmSync(file, { force: true })
 }
 
-/** A folder without a pid file is being made, or was left by a process that ended without `stop()`. */
-const ABANDONED_AFTER_MS = 600_000
+/** Begins the name of a temporary folder; it tells whose it is from the first moment, also while it is being made. */
+export const temporaryPrefix = `holdfast-pg-${process.pid}-`
 
-/** Stops the servers of, and removes, temporary folders in `parent` whose process is gone. Folders of running ones are left alone. */
-export async function sweepAbandoned(parent: string, prefix: string): Promise<void> {
+/** Stops the servers of, and removes, temporary folders in `parent` whose process is gone. Those of running processes are left alone. */
+export async function sweepAbandoned(parent: string): Promise<void> {
   for (const name of readdirSync(parent)) {
-    if (!name.startsWith(prefix)) continue
+    const ownerPid = /^holdfast-pg-(\d+)-/.exec(name)?.[1]
+    if (ownerPid === undefined || isRunning(Number(ownerPid))) continue
     const folder = join(parent, name)
     const file = join(folder, 'postmaster.pid')
     try {
-      if (existsSync(file)) {
-        const found = serverOf(folder, file)
-        if (found === 'unknown' || found?.ownerPid !== undefined) continue
-        if (found !== undefined) await end(folder, file, found.pid)
-      } else if (Date.now() - statSync(folder).mtimeMs < ABANDONED_AFTER_MS) {
-        continue
-      }
+      const found = existsSync(file) ? serverOf(folder, file) : undefined
+      if (found === 'unknown') continue
+      if (found !== undefined) await end(folder, file, found.pid)
       rmSync(folder, { recursive: true, force: true })
     } catch {
       // Of another user, or being swept by another run: it is only tidying.
@@ -90,8 +87,10 @@ function serverOf(
   return { pid, ownerPid: owner === seen.parentPid ? owner : undefined }
 }
 
+/** True also where it cannot be told. */
 export const isRunning = (pid: number): boolean => look(pid) !== undefined
 
+/** Process `pid`, undefined where there is none. */
 function look(pid: number): { args: string[]; parentPid: number } | undefined | 'unknown' {
   if (!Number.isSafeInteger(pid) || pid <= 0) return undefined
   if (existsSync('/proc/self/cmdline')) {

@@ -5,6 +5,7 @@ import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import pg from 'pg'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import { DataFolderInUseError, freePort, PortTakenError, type Postgres, startPostgres, type StartOptions } from '../src/postgres.ts'
@@ -36,7 +37,7 @@ async function ask(postgres: Postgres, text: string): Promise<unknown[]> {
 }
 
 async function parentWith(dataDir: string): Promise<{ parent: ChildProcess; port: number; pid: number }> {
-  const parent = spawn(process.execPath, ['--conditions=@holdfast/source', join(import.meta.dirname, 'parent.ts'), dataDir], {
+  const parent = spawn(process.execPath, ['--conditions=@holdfast/source', fileURLToPath(import.meta.resolve('./parent.ts')), dataDir], {
     stdio: ['pipe', 'pipe', 'inherit'],
   })
   onTestFinished(() => void parent.kill('SIGTERM'))

@@ -24,8 +24,8 @@ export async function insertInstances(
   db: Executor,
   { projectId, instances, declaredOnly }: { projectId: ProjectId; instances: readonly NewInstance[]; declaredOnly: boolean },
 ): Promise<InsertedInstances> {
-  const ids = new Array<InstanceId>(instances.length)
-  const created = new Array<boolean>(instances.length).fill(false)
+  const ids: InstanceId[] = []
+  const created = instances.map(() => false)
   const queues = new Set<string>()
   let dueInMs: number | null = null
   let open = instances.map((_instance, index) => index)

@@ -4,7 +4,8 @@ import { statement } from '../statement.ts'
 
 export interface QueueDepthRow {
   readonly queue: string
-  readonly status: InstanceStatus
+  /** null for a queue with settings and nothing in it. */
+  readonly status: InstanceStatus | null
   readonly count: number
   /** Age of the oldest one that could run, in milliseconds; only for `runnable`. */
   readonly oldest_ms: number | null
