@@ -1,147 +1,137 @@
 // Who may import whom, and what may be said where. A check of our own, because it has to know our ranks, and must fail when it has looked at nothing.
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
-import { dirname, join, relative, sep } from 'node:path'
+import { posix } from 'node:path'
+import { edgeProblem, homeOf, homeOfPackage, NEST_RANK, rankOf } from './layer-ranks.ts'
+import { isTask, root as repository } from './run.ts'
+import { factsOf } from './source-facts.ts'
 
-/** A package imports only packages of a lower rank. `testing`, `tests`, `examples` and `tools` stand outside: they may use everything. */
-const RANKS: Readonly<Record<string, number>> = {
-  contracts: 0,
-  schema: 1,
-  queries: 2,
-  invariants: 3,
-  engine: 4,
-  memory: 4,
-  ledger: 4,
-  client: 4,
-  host: 5,
-  cli: 6,
-}
-const APP_RANK = 6
-const NEST_RANK = 5
+/** The migrator and the test kit speak SQL; tools and tests do as well, and are not looked at for it. */
 const SQL_AT_HOME = new Set(['packages/queries', 'packages/invariants', 'packages/schema', 'packages/testing'])
-const SAYS_NOTHING = /^(utils?|helpers?|common|misc|shared|manager)(\.|$)/
+const SAYS_NOTHING = new Set(['util', 'utils', 'helper', 'helpers', 'common', 'misc', 'shared', 'manager', 'managers'])
+const TOPS = ['packages', 'apps', 'examples', 'tests', 'tools', 'infra', 'migrations', 'docs']
+const NOT_OURS = new Set(['node_modules', 'dist', 'out', 'coverage', '.turbo'])
 
 export interface LayerViolation {
+  /** Relative to the root, with slashes. */
   readonly file: string
   readonly line: number
   readonly rule: string
   readonly remedy: string
 }
 
-interface Source {
-  /** Path from the root, with slashes. */
-  readonly file: string
-  readonly text: string
-  /** `packages/engine`, `apps/api`, `tests`, … */
-  readonly home: string
-}
-
 /** Everything that breaks a rule below `root`. Throws when there is nothing to look at, since an empty search finds no fault either. */
 export function findLayerViolations(root: string): LayerViolation[] {
-  const sources = [...sourcesBelow(root)]
+  const files = TOPS.flatMap((top) => [...filesBelow(root, top)])
+  const sources = files.filter((file) => /\.[cm]?tsx?$|\.[cm]?jsx?$/.test(file))
   if (sources.length === 0) throw new Error(`no source file found below ${root}: the layer check has looked at nothing`)
-  return [...manifestViolations(root), ...sources.flatMap((source) => sourceViolations(root, source))]
+  return [
+    ...nameViolations(files),
+    ...files.filter((file) => file.endsWith('/package.json')).flatMap((file) => manifestViolations(root, file)),
+    ...sources.flatMap((file) => sourceViolations(root, file)),
+  ]
 }
 
-function* sourcesBelow(root: string): Generator<Source> {
-  for (const top of ['packages', 'apps', 'tests', 'tools', 'examples']) {
-    if (!existsSync(join(root, top))) continue
-    for (const entry of readdirSync(join(root, top), { recursive: true, withFileTypes: true })) {
-      const file = relative(root, join(entry.parentPath, entry.name)).split(sep).join('/')
-      if (!entry.isFile() || !/\.(ts|mts|mjs)$/.test(entry.name) || /(^|\/)(node_modules|dist)\//.test(file)) continue
-      const [, second] = file.split('/')
-      yield { file, text: readFileSync(join(root, file), 'utf8'), home: top === 'packages' || top === 'apps' ? `${top}/${second}` : top }
-    }
+function* filesBelow(root: string, folder: string): Generator<string> {
+  if (!existsSync(posix.join(root, folder))) return
+  for (const entry of readdirSync(posix.join(root, folder), { withFileTypes: true })) {
+    const path = `${folder}/${entry.name}`
+    if (entry.isDirectory() && !NOT_OURS.has(entry.name)) yield* filesBelow(root, path)
+    else if (entry.isFile()) yield path
   }
 }
 
-function rankOf(home: string): number | undefined {
-  const [top, name = ''] = home.split('/')
-  return top === 'apps' ? APP_RANK : top === 'packages' ? RANKS[name] : undefined
+/** A folder is told of once, at the first file in it. */
+function nameViolations(files: readonly string[]): LayerViolation[] {
+  const found = new Map<string, LayerViolation>()
+  for (const file of files) {
+    const parts = file.split('/')
+    for (const [index, part] of parts.entries()) {
+      const word = part.split(/[-_.]/).find((each) => SAYS_NOTHING.has(each.toLowerCase()))
+      const path = parts.slice(0, index + 1).join('/')
+      if (word === undefined || found.has(path)) continue
+      found.set(path, { file, line: 1, rule: `the name ${part} says nothing (${word})`, remedy: 'name it for its one purpose' })
+    }
+  }
+  return [...found.values()]
 }
-const homeOf = (name: string): string =>
-  name in RANKS || name === 'testing' ? `packages/${name}` : name === 'examples' || name === 'tests' ? name : `apps/${name}`
 
-function edgeProblem(from: string, to: string, inTest: boolean): string | undefined {
-  const [fromRank, toRank] = [rankOf(from), rankOf(to)]
-  if (fromRank === undefined || from === to) return undefined
-  if (to === 'packages/testing') return inTest ? undefined : 'only tests import @holdfast/testing'
-  if (to.startsWith('apps/')) return 'nothing imports an app: apps meet in PostgreSQL'
-  if (toRank === undefined) return `${to} is no package that may be imported`
-  if (toRank >= fromRank && !inTest) return `${from} has rank ${fromRank} and ${to} has rank ${toRank}: imports point down only`
+interface Manifest {
+  readonly dependencies?: Record<string, string>
+  readonly optionalDependencies?: Record<string, string>
+  readonly peerDependencies?: Record<string, string>
+  readonly devDependencies?: Record<string, string>
+  readonly exports?: Record<string, unknown>
+}
+const readManifest = (root: string, file: string): Manifest => JSON.parse(readFileSync(posix.join(root, file), 'utf8')) as Manifest
+
+function manifestViolations(root: string, file: string): LayerViolation[] {
+  const home = homeOf(file)
+  const rank = rankOf(home)
+  if (rank === undefined) {
+    if (!home.startsWith('packages/')) return []
+    return [{ file, line: 1, rule: `${home} has no rank`, remedy: 'give it one in tools/layer-ranks.ts, as ARCHITECTURE.md draws it' }]
+  }
+  const lines = readFileSync(posix.join(root, file), 'utf8').split('\n')
+  const { dependencies, optionalDependencies, peerDependencies, devDependencies } = readManifest(root, file)
+  const problems = (names: object | undefined, inTest: boolean): LayerViolation[] =>
+    Object.keys(names ?? {}).flatMap((dependency) => {
+      const rule = importProblem(home, dependency, inTest)
+      const line = lines.findIndex((each) => each.includes(`"${dependency}"`)) + 1
+      return rule === undefined ? [] : [{ file, line, rule, remedy: `remove ${dependency}, or move what is needed to a lower rank` }]
+    })
+  return [...problems({ ...dependencies, ...optionalDependencies, ...peerDependencies }, false), ...problems(devDependencies, true)]
+}
+
+/** What is wrong with `home` using the package of `specifier`; its subpath is another matter. */
+function importProblem(home: string, specifier: string, inTest: boolean): string | undefined {
+  const [, ours] = /^@holdfast\/([^/]+)/.exec(specifier) ?? []
+  if (ours !== undefined) return edgeProblem({ from: home, to: homeOfPackage(ours), inTest })
+  const rank = rankOf(home)
+  if (specifier.startsWith('@nestjs/') && rank !== undefined && rank < NEST_RANK) return 'Nest appears first in packages/host'
+  const words = /^(zod|\.{1,2}\/.*)$/.test(specifier) || inTest
+  if (home === 'packages/contracts' && !words) return 'contracts is words only: no I/O, and no library but zod'
   return undefined
 }
 
-function manifestViolations(root: string): LayerViolation[] {
-  return ['packages', 'apps'].flatMap((top) => {
-    if (!existsSync(join(root, top))) return []
-    return readdirSync(join(root, top)).flatMap((name) => {
-      const file = `${top}/${name}/package.json`
-      if (!existsSync(join(root, file))) return []
-      const text = readFileSync(join(root, file), 'utf8')
-      const { dependencies = {} } = JSON.parse(text) as { dependencies?: Record<string, string> }
-      return Object.keys(dependencies).flatMap((dependency) => {
-        const [, other] = /^@holdfast\/(.+)$/.exec(dependency) ?? []
-        const problem = other === undefined ? undefined : edgeProblem(`${top}/${name}`, homeOf(other), false)
-        const line = text.split('\n').findIndex((each) => each.includes(`"${dependency}"`)) + 1
-        return problem === undefined
-          ? []
-          : [{ file, line, rule: problem, remedy: `remove ${dependency}, or move what is needed to a lower rank` }]
-      })
-    })
-  })
-}
-
-function sourceViolations(root: string, { file, text, home }: Source): LayerViolation[] {
+function sourceViolations(root: string, file: string): LayerViolation[] {
+  const home = homeOf(file)
+  const inTest = /\/test\//.test(file) || /\.(test|test-d)\.ts$/.test(file)
+  const facts = factsOf(file, readFileSync(posix.join(root, file), 'utf8'))
   const found: LayerViolation[] = []
-  const inTest = /\/test\//.test(file) || file.endsWith('.test.ts') || file.endsWith('.test-d.ts')
-  const rank = rankOf(home)
-  const name = file.split('/').find((part) => SAYS_NOTHING.test(part))
-  if (name !== undefined) found.push({ file, line: 1, rule: `the name ${name} says nothing`, remedy: 'name it for its one purpose' })
-  for (const [index, line] of text.split('\n').entries()) {
-    const at = (rule: string, remedy: string): void => void found.push({ file, line: index + 1, rule, remedy })
-    const [, specifier] = /(?:from|import)\s*\(?\s*['"]([^'"]+)['"]/.exec(line) ?? []
-    if (specifier !== undefined && !/^\s*(\*|\/\/)/.test(line)) {
-      const [, other, subpath] = /^@holdfast\/([^/]+)(\/.+)?$/.exec(specifier) ?? []
-      if (other !== undefined) {
-        const problem = edgeProblem(home, homeOf(other), inTest)
-        if (problem !== undefined) at(problem, `do not import ${specifier} here; move what is needed to a lower rank`)
-        if (subpath !== undefined && !isExported(root, other, subpath))
-          at(`${specifier} is not exported by @holdfast/${other}`, 'import what its index exports, or export it there')
-      }
-      if (rank !== undefined && rank < NEST_RANK && specifier.startsWith('@nestjs/'))
-        at('Nest appears first in packages/host', 'keep the framework out of the domains')
-      if (!inTest && specifier.startsWith('.') && leaves(file, specifier, home))
-        at(`${specifier} leaves ${home}`, 'import the other package by its name')
-    }
-    if (rank !== undefined && !inTest && /\bprocess\.env\b/.test(line) && !file.endsWith('/env.ts') && !isComment(line)) {
-      at('the environment is read in env.ts only', 'parse it there and hand the value on')
-    }
-    const speaksSql =
-      /(?<![\w.])sql(?:\.raw)?(?:<[^`]*>)?`/.test(line) || /['"`]\s*(?:SELECT|INSERT INTO|UPDATE|DELETE FROM)\s+\S+/.test(line)
-    if (rank !== undefined && !inTest && !SQL_AT_HOME.has(home) && speaksSql && !isComment(line)) {
-      at('SQL stands in packages/queries', 'write a statement there, named by its verb, and call it')
-    }
+  const at = (line: number, rule: string, remedy: string): void => void found.push({ file, line, rule, remedy })
+
+  for (const { specifier, line } of facts.imports) {
+    const problem = importProblem(home, specifier, inTest)
+    if (problem !== undefined) at(line, problem, `do not import ${specifier} here; move what is needed to a lower rank`)
+    const [, ours, subpath] = /^@holdfast\/([^/]+)(\/.+)?$/.exec(specifier) ?? []
+    if (ours !== undefined && subpath !== undefined && !isExported(root, ours, subpath))
+      at(line, `${specifier} is not exported by @holdfast/${ours}`, 'import what its index exports, or export it there')
+    if (specifier.startsWith('.') && leaves(file, specifier, inTest))
+      at(line, `${specifier} leaves ${home}`, 'import the other package by its name')
   }
+  // Tests and tools stand outside of the ranks; a config file is a tool.
+  if (rankOf(home) === undefined || inTest || /\.config\.[cm]?[jt]s$/.test(file)) return found
+  if (posix.basename(file) !== 'env.ts')
+    for (const line of facts.environmentReads) at(line, 'the environment is read in env.ts only', 'parse it there and hand the value on')
+  if (!SQL_AT_HOME.has(home))
+    for (const line of facts.sql) at(line, 'SQL stands in packages/queries', 'write a statement there, named by its verb, and call it')
   return found
 }
 
-const isComment = (line: string): boolean => /^\s*(\*|\/\/|\/\*)/.test(line)
-
-function leaves(file: string, specifier: string, home: string): boolean {
-  if (rankOf(home) === undefined) return false
-  const target = join(dirname(file), specifier).split(sep).join('/')
-  return !target.startsWith(`${home}/`)
+/** A path out of a package; tests and tools may take one to each other, never into a package or an app. */
+function leaves(file: string, specifier: string, inTest: boolean): boolean {
+  const [from, to] = [homeOf(file), homeOf(posix.join(posix.dirname(file), specifier))]
+  if (from === to) return false
+  return (rankOf(from) !== undefined && !inTest) || to.startsWith('packages/') || to.startsWith('apps/')
 }
 
 function isExported(root: string, name: string, subpath: string): boolean {
-  const manifest = join(root, homeOf(name), 'package.json')
-  if (!existsSync(manifest)) return false
-  const { exports = {} } = JSON.parse(readFileSync(manifest, 'utf8')) as { exports?: Record<string, unknown> }
-  return `.${subpath}` in exports
+  const manifest = `${homeOfPackage(name)}/package.json`
+  return existsSync(posix.join(root, manifest)) && `.${subpath}` in (readManifest(root, manifest).exports ?? {})
 }
 
-if (import.meta.main) {
-  const violations = findLayerViolations(join(import.meta.dirname, '..'))
+if (isTask(import.meta.filename)) {
+  const violations = findLayerViolations(repository)
   for (const { file, line, rule, remedy } of violations) process.stderr.write(`${file}:${line}  ${rule}: ${remedy}\n`)
   process.exitCode = violations.length > 0 ? 1 : 0
 }

@@ -9,7 +9,7 @@ import { join } from 'node:path'
 import { migrate } from '@holdfast/schema'
 import { startPostgres } from '@holdfast/testing/postgres'
 import { dumpSchema } from './dump-schema.ts'
-import { root } from './run.ts'
+import { isTask, root } from './run.ts'
 
 interface Generated {
   /** Relative to the repository. */
@@ -95,4 +95,4 @@ async function main(check: boolean): Promise<void> {
   }
 }
 
-if (import.meta.main) await main(process.argv.includes('--check'))
+if (isTask(import.meta.filename)) await main(process.argv.includes('--check'))

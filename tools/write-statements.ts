@@ -2,6 +2,7 @@
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import { allStatements } from '@holdfast/queries'
+import { isTask } from './run.ts'
 
 const folder = join(import.meta.dirname, '../packages/queries/statements')
 
@@ -47,7 +48,7 @@ export function writeStatements({ check }: WriteStatementsOptions): string[] {
 const page = (text: string): string =>
   `-- Written by tools/write-statements.ts from packages/queries/src; not run from here. Change the source and write it again.\n${text.trimEnd()}\n`
 
-if (import.meta.main) {
+if (isTask(import.meta.filename)) {
   const check = process.argv.includes('--check')
   const drifted = writeStatements({ check })
   for (const file of drifted) console.log(`${check ? 'differs' : 'written'}: packages/queries/statements/${file}`)

@@ -1,3 +1,5 @@
+import { Constraints } from '@holdfast/schema'
+
 /** SQLSTATE and constraint of an error from the database, where it is one. */
 export function sqlState(error: unknown): { state: string; constraint: string | undefined } | undefined {
   if (typeof error !== 'object' || error === null || !('code' in error) || typeof error.code !== 'string') return undefined
@@ -12,7 +14,7 @@ export function isLostRace(error: unknown): boolean {
   if (found === undefined) return false
   // deadlock_detected, serialization_failure; and the one unique index that two claims of a serial key may meet on.
   return (
-    found.state === '40P01' || found.state === '40001' || (found.state === '23505' && found.constraint === 'instance_concurrency_active')
+    found.state === '40P01' || found.state === '40001' || (found.state === '23505' && found.constraint === Constraints.concurrencyActive)
   )
 }
 

@@ -32,7 +32,7 @@ WITH taken AS (
     updated_at = now()
   FROM (SELECT * FROM taken ORDER BY instance_id) o
   WHERE g.id = o.instance_id AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
-  RETURNING g.id, g.status, g.queue, g.eligible_at, g.await_deadline, g.step AS to_step, o.*
+  RETURNING g.id, g.status, g.queue, g.eligible_at, g.await_deadline, o.*
 ), recorded AS (
   INSERT INTO holdfast.transition (
     flushed_at, claimed_at, started_at, finished_at, instance_id, claim_epoch, attempt, kind, to_status, from_step, to_step, worker, error
