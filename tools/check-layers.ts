@@ -1,7 +1,7 @@
 // Who may import whom, and what may be said where. A check of our own, because it has to know our ranks, and must fail when it has looked at nothing.
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { posix } from 'node:path'
-import { edgeProblem, homeOf, homeOfPackage, NEST_RANK, rankOf } from './layer-ranks.ts'
+import { type Edge, edgeProblem, homeOf, homeOfPackage, NEST_RANK, rankOf } from './layer-ranks.ts'
 import { isTask, root as repository } from './run.ts'
 import { factsOf } from './source-facts.ts'
 
@@ -73,22 +73,25 @@ function manifestViolations(root: string, file: string): LayerViolation[] {
   }
   const lines = readFileSync(posix.join(root, file), 'utf8').split('\n')
   const { dependencies, optionalDependencies, peerDependencies, devDependencies } = readManifest(root, file)
-  const problems = (names: object | undefined, inTest: boolean): LayerViolation[] =>
+  const problems = (names: object | undefined, by: Edge['by']): LayerViolation[] =>
     Object.keys(names ?? {}).flatMap((dependency) => {
-      const rule = importProblem(home, dependency, inTest)
+      const rule = importProblem(home, dependency, by)
       const line = lines.findIndex((each) => each.includes(`"${dependency}"`)) + 1
       return rule === undefined ? [] : [{ file, line, rule, remedy: `remove ${dependency}, or move what is needed to a lower rank` }]
     })
-  return [...problems({ ...dependencies, ...optionalDependencies, ...peerDependencies }, false), ...problems(devDependencies, true)]
+  return [
+    ...problems({ ...dependencies, ...optionalDependencies, ...peerDependencies }, 'dependency'),
+    ...problems(devDependencies, 'devDependency'),
+  ]
 }
 
 /** What is wrong with `home` using the package of `specifier`; its subpath is another matter. */
-function importProblem(home: string, specifier: string, inTest: boolean): string | undefined {
+function importProblem(home: string, specifier: string, by: Edge['by']): string | undefined {
   const [, ours] = /^@holdfast\/([^/]+)/.exec(specifier) ?? []
-  if (ours !== undefined) return edgeProblem({ from: home, to: homeOfPackage(ours), inTest })
+  if (ours !== undefined) return edgeProblem({ from: home, to: homeOfPackage(ours), by })
   const rank = rankOf(home)
   if (specifier.startsWith('@nestjs/') && rank !== undefined && rank < NEST_RANK) return 'Nest appears first in packages/host'
-  const words = /^(zod|\.{1,2}\/.*)$/.test(specifier) || inTest
+  const words = /^(zod|\.{1,2}\/.*)$/.test(specifier) || by === 'test' || by === 'devDependency'
   if (home === 'packages/contracts' && !words) return 'contracts is words only: no I/O, and no library but zod'
   return undefined
 }
@@ -101,7 +104,7 @@ function sourceViolations(root: string, file: string): LayerViolation[] {
   const at = (line: number, rule: string, remedy: string): void => void found.push({ file, line, rule, remedy })
 
   for (const { specifier, line } of facts.imports) {
-    const problem = importProblem(home, specifier, inTest)
+    const problem = importProblem(home, specifier, inTest ? 'test' : 'source')
     if (problem !== undefined) at(line, problem, `do not import ${specifier} here; move what is needed to a lower rank`)
     const [, ours, subpath] = /^@holdfast\/([^/]+)(\/.+)?$/.exec(specifier) ?? []
     if (ours !== undefined && subpath !== undefined && !isExported(root, ours, subpath))

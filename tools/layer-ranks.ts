@@ -13,7 +13,7 @@ const RANKS: Readonly<Record<string, number>> = {
   cli: 6,
 }
 const APP_RANK = 6
-/** Below everything whose tests use it, or the packages would form a ring. It never runs in production. */
+/** Below everything that depends on it for tests, or the packages would form a ring. It never runs in production. */
 const TESTING_RANK = 2
 /** The first rank in which Nest appears. */
 export const NEST_RANK = 5
@@ -39,18 +39,18 @@ export const homeOfPackage = (name: string): string =>
 export interface Edge {
   readonly from: string
   readonly to: string
-  /** A test's import, or a devDependency. */
-  readonly inTest: boolean
+  readonly by: 'source' | 'test' | 'dependency' | 'devDependency'
 }
 
 /** Why `from` must not use `to`; undefined where it may. */
-export function edgeProblem({ from, to, inTest }: Edge): string | undefined {
+export function edgeProblem({ from, to, by }: Edge): string | undefined {
   const [fromRank, toRank] = [rankOf(from), rankOf(to)]
   if (fromRank === undefined || from === to) return undefined // tests and tools use everything; a missing rank is reported once, at its manifest
   if (to.startsWith('apps/')) return 'nothing imports an app: apps meet in PostgreSQL'
   if (to === 'packages/testing' && from !== 'examples') {
-    if (!inTest) return 'only tests import @holdfast/testing'
-    return fromRank < TESTING_RANK ? `@holdfast/testing stands on ${from}: the two would import each other` : undefined
+    if (by === 'source' || by === 'dependency') return 'only tests import @holdfast/testing'
+    const ring = by === 'devDependency' && fromRank < TESTING_RANK // its tests find it from the root, which depends on both
+    return ring ? `@holdfast/testing depends on ${from}: turbo refuses the ring` : undefined
   }
   if (toRank === undefined) return `${to} is no package that may be imported`
   if (toRank >= fromRank) return `${from} has rank ${fromRank} and ${to} has rank ${toRank}: imports point down only`

@@ -12,6 +12,14 @@ export interface HeldClaim {
 
 export type EndedClaim = Pick<HeldClaim, 'id' | 'epoch'>
 
+/** As the thread is told: by a clock that both share, because a thread that is just starting reads its messages late. */
+export interface TimedClaim extends EndedClaim {
+  readonly untilMs: number
+}
+
+/** The same in every thread of the process, unlike `performance.now()`, which begins with each. */
+export const monotonicMs = (): number => Number(process.hrtime.bigint() / 1_000n) / 1_000
+
 export interface LeaseKeeperOptions extends LeaseThreadData {
   readonly logger: Logger
   /** The claim is over: reaped, or claimed by somebody else since. */
@@ -27,7 +35,7 @@ export class LeaseKeeper {
   readonly #options: LeaseKeeperOptions
   #thread: Worker | undefined
   #stopping = false
-  #held = new Map<InstanceId, HeldClaim>()
+  #held = new Map<InstanceId, TimedClaim>()
 
   constructor(options: LeaseKeeperOptions) {
     this.#options = options
@@ -41,8 +49,14 @@ export class LeaseKeeper {
 
   hold(claims: readonly HeldClaim[]): void {
     if (claims.length === 0) return
-    for (const claim of claims) this.#held.set(claim.id, claim)
-    this.#post({ hold: claims })
+    const nowMs = monotonicMs()
+    const held = claims.map(({ id, epoch, timeoutMs }) => ({
+      id,
+      epoch,
+      untilMs: timeoutMs === undefined ? Number.POSITIVE_INFINITY : nowMs + timeoutMs,
+    }))
+    for (const claim of held) this.#held.set(claim.id, claim)
+    this.#post({ hold: held })
   }
 
   /** By id and epoch: the same instance may have been claimed again by this process before its old claim is dropped. */

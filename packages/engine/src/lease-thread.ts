@@ -3,6 +3,7 @@ import { parentPort, workerData } from 'node:worker_threads'
 import type { InstanceId } from '@holdfast/contracts'
 import { heartbeat } from '@holdfast/queries'
 import { connect } from '@holdfast/schema'
+import { monotonicMs } from './lease-keeper.ts'
 import type { FromLeaseThread, LeaseThreadData, ToLeaseThread } from './lease-thread-messages.ts'
 
 /** Claims renewed by one statement; more go in several, so that no single one holds thousands of row locks. */
@@ -16,7 +17,7 @@ let failures = 0
 const say = (message: FromLeaseThread): void => parentPort?.postMessage(message)
 
 async function beat(): Promise<void> {
-  const nowMs = performance.now()
+  const nowMs = monotonicMs()
   // A step that has outrun its timeout keeps its place in `held` until it ends, but its lease is left to run out.
   const claims = [...held].filter(([, claim]) => claim.untilMs > nowMs)
   for (let from = 0; from < claims.length; from += BATCH) {
@@ -50,9 +51,7 @@ schedule(heartbeatMs)
 
 parentPort?.on('message', (message: ToLeaseThread) => {
   if ('hold' in message) {
-    const nowMs = performance.now()
-    for (const { id, epoch, timeoutMs } of message.hold)
-      held.set(id, { epoch, untilMs: timeoutMs === undefined ? Number.POSITIVE_INFINITY : nowMs + timeoutMs })
+    for (const { id, epoch, untilMs } of message.hold) held.set(id, { epoch, untilMs })
   } else if ('drop' in message) {
     for (const { id, epoch } of message.drop) if (held.get(id)?.epoch === epoch) held.delete(id)
   } else {

@@ -201,12 +201,14 @@ export class Scheduler {
   async #stop(): Promise<void> {
     const wasRunning = this.#state === 'running'
     this.#state = 'stopping'
+    const workers = wasRunning ? [...this.#workers.values()] : []
+    // Before anything is waited for, so that nothing is claimed or started meanwhile.
+    const stopped = Promise.all(workers.map((worker) => worker.stop()))
     await this.#due.stop()
     await this.#listener?.stop()
+    const unstarted = (await stopped).flat()
     if (wasRunning) {
-      const workers = [...this.#workers.values()]
       const drainMs = this.#options.drainMs ?? 10_000
-      const unstarted = (await Promise.all(workers.map((worker) => worker.stop()))).flat()
       await this.#handBack(unstarted)
       const idle = Promise.all(workers.map((worker) => worker.idle()))
       if (!(await within(idle, drainMs))) {
