@@ -389,6 +389,7 @@ BEGIN
     EXECUTE format('ALTER ROLE %I SET enable_hashjoin = off', role_name);
     EXECUTE format('ALTER ROLE %I SET enable_mergejoin = off', role_name);
     EXECUTE format('ALTER ROLE %I SET enable_seqscan = off', role_name);
+    EXECUTE format('ALTER ROLE %I SET enable_memoize = off', role_name);
     EXECUTE format('ALTER ROLE %I SET plan_cache_mode = force_generic_plan', role_name);
     EXECUTE format('ALTER ROLE %I SET jit = off', role_name);
   END LOOP;

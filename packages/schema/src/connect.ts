@@ -37,6 +37,8 @@ export const engineSessionSettings: Readonly<Record<string, string>> = Object.fr
   enable_hashjoin: 'off',
   enable_mergejoin: 'off',
   enable_seqscan: 'off',
+  // Caches look-ups that never repeat: each row of a batch is another.
+  enable_memoize: 'off',
   plan_cache_mode: 'force_generic_plan',
   jit: 'off',
 })

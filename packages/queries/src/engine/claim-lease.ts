@@ -14,8 +14,7 @@ const sample = { ids: ['1' as InstanceId], epochs: ['1'] }
  *
  * Locks: instance rows FOR NO KEY UPDATE SKIP LOCKED in id order (R16: heart-beat, reaper, flush and release never wait for
  * one another). A row that another one holds at this moment is neither renewed nor reported; the next beat decides.
- * `lease_expires_at IS NOT NULL` and not `status = 'executing'`: the planner would drive the join from the partial lease index,
- * which it believes to be almost empty, and become quadratic.
+ * Each claim is looked up by itself (LATERAL; `= ANY (ARRAY[…])` as in flush-outcomes), so that no statistics can turn the join round and make it quadratic.
  * Served by: instance_pkey.
  */
 export const heartbeat = statement<Claims & { leaseMs: number }, { id: InstanceId; claim_epoch: string }>(
@@ -24,18 +23,23 @@ export const heartbeat = statement<Claims & { leaseMs: number }, { id: InstanceI
 WITH claims AS MATERIALIZED (
   SELECT * FROM unnest(${ids}::bigint[], ${epochs}::bigint[]) AS c (id, claim_epoch)
 ), standing AS MATERIALIZED (
-  SELECT g.id FROM claims JOIN holdfast.instance g
-    ON g.id = claims.id AND g.claim_epoch = claims.claim_epoch AND g.lease_expires_at IS NOT NULL
-  ORDER BY g.id FOR NO KEY UPDATE OF g SKIP LOCKED
+  SELECT c.id FROM (SELECT * FROM claims ORDER BY id) c
+  CROSS JOIN LATERAL (
+    SELECT FROM holdfast.instance g
+    WHERE g.id = c.id AND g.claim_epoch = c.claim_epoch AND g.lease_expires_at IS NOT NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+  ) held
 ), renewed AS (
   UPDATE holdfast.instance g SET lease_expires_at = now() + ${leaseMs}::integer * interval '1 millisecond'
-  FROM standing WHERE g.id = standing.id
+  FROM standing WHERE g.id = ANY (ARRAY[standing.id])
 )
 SELECT claims.id, claims.claim_epoch FROM claims
-WHERE NOT EXISTS (
-  SELECT FROM holdfast.instance g
+LEFT JOIN LATERAL (
+  SELECT true AS stands FROM holdfast.instance g
   WHERE g.id = claims.id AND g.claim_epoch = claims.claim_epoch AND g.lease_expires_at IS NOT NULL
-)`,
+  OFFSET 0
+) claim ON true
+WHERE claim.stands IS NULL`,
   { ...sample, leaseMs: 60_000 },
 )
 
@@ -49,13 +53,17 @@ export const releaseClaims = statement<Claims, { id: InstanceId; queue: string }
   'engine.release_claims',
   ({ ids, epochs }) => sql`
 WITH standing AS MATERIALIZED (
-  SELECT g.id FROM unnest(${ids}::bigint[], ${epochs}::bigint[]) AS claims (id, claim_epoch)
-  JOIN holdfast.instance g ON g.id = claims.id AND g.claim_epoch = claims.claim_epoch AND g.lease_expires_at IS NOT NULL
-  WHERE NOT EXISTS (SELECT FROM holdfast.outcome o WHERE o.instance_id = g.id AND o.claim_epoch = g.claim_epoch)
-  ORDER BY g.id FOR NO KEY UPDATE OF g SKIP LOCKED
+  SELECT c.id
+  FROM (SELECT * FROM unnest(${ids}::bigint[], ${epochs}::bigint[]) AS claims (id, claim_epoch) ORDER BY id) c
+  CROSS JOIN LATERAL (
+    SELECT FROM holdfast.instance g
+    WHERE g.id = c.id AND g.claim_epoch = c.claim_epoch AND g.lease_expires_at IS NOT NULL
+      AND NOT EXISTS (SELECT FROM holdfast.outcome o WHERE o.instance_id = g.id AND o.claim_epoch = g.claim_epoch)
+    FOR NO KEY UPDATE OF g SKIP LOCKED
+  ) held
 )
 UPDATE holdfast.instance g SET status = 'runnable', claimed_by = NULL, lease_expires_at = NULL, updated_at = now()
-FROM standing WHERE g.id = standing.id
+FROM standing WHERE g.id = ANY (ARRAY[standing.id])
 RETURNING g.id, g.queue`,
   sample,
 )

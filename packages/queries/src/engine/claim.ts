@@ -85,10 +85,15 @@ export interface InboxRow {
   readonly inserted_at: Date
 }
 
-/** Everything in the inboxes of a claimed batch, oldest first. Served by: signal_target. */
+/**
+ * Everything in the inboxes of a claimed batch, oldest first. Sorted outside, or the planner might walk the whole primary key for its order.
+ * Served by: signal_target.
+ */
 export const loadInbox = statement<{ ids: readonly InstanceId[] }, InboxRow>(
   'engine.load_inbox',
   ({ ids }) => sql<InboxRow>`
-SELECT id, target_id, name, payload, inserted_at FROM holdfast.signal WHERE target_id = ANY (${ids}::bigint[]) ORDER BY id`,
+SELECT * FROM (
+  SELECT id, target_id, name, payload, inserted_at FROM holdfast.signal WHERE target_id = ANY (${ids}::bigint[]) OFFSET 0
+) inbox ORDER BY id`,
   { ids: ['1' as InstanceId] },
 )

@@ -33,6 +33,8 @@ export interface DeliveredRow {
  * that one before it notices that there is a newer, so the SET has to be right for both: hence the CASE (without it, a signal that arrived as its
  * target was being parked failed with instance_executing_is_claimed).
  *
+ * The target is named by a scalar and not by a join, so that it is always looked up by its key, whatever the statistics say.
+ *
  * Served by: instance_pkey or instance_correlation, signal_receipt_pkey.
  */
 const deliver = (target: RawBuilder<unknown>, body: SignalBody): RawBuilder<DeliveredRow> => sql<DeliveredRow>`
@@ -55,7 +57,8 @@ WITH target AS MATERIALIZED (
   UPDATE holdfast.instance g SET
     status = CASE WHEN g.status = 'awaiting_signal' THEN 'runnable'::holdfast.instance_status ELSE g.status END,
     eligible_at = now(), updated_at = now()
-  FROM fresh WHERE g.id = fresh.id AND fresh.status = 'awaiting_signal' AND ${body.name}::text = ANY (fresh.awaits)
+  WHERE g.id = (SELECT id FROM fresh)
+    AND (SELECT status FROM fresh) = 'awaiting_signal' AND ${body.name}::text = ANY ((SELECT awaits FROM fresh)::text[])
   RETURNING g.queue
 )
 SELECT (SELECT id FROM target) AS target_id,

@@ -40,6 +40,8 @@ export interface StageParams {
  *
  * The fence (claim_epoch matches, still leased) is read here and again when the flusher applies the row: this read only saves
  * the work, the other one decides. No lock: an outcome that commits while the reaper takes its claim away is stale at the flush.
+ * LATERAL with OFFSET 0 keeps the planner from turning the join round: from statistics taken while nothing executed it would conclude that almost no row
+ * is leased, walk the whole table and compare each row with the whole batch (1.4 s for 1,000 outcomes over 10,000 instances, instead of 25 ms).
  * Served by: instance_pkey; outcome_pkey makes a second outcome of one claim uncommittable.
  */
 export const stageOutcomes = statement<StageParams, { instance_id: InstanceId }>(
@@ -76,7 +78,11 @@ FROM unnest(
   instance_id, claim_epoch, kind, from_step, attempt, step, state, result, error, delay_ms, awaits, timeout_ms, presented, consumed,
   keep_history, claimed_ago_us, started_ago_us, finished_ago_us, traceparent
 )
-JOIN holdfast.instance g ON g.id = o.instance_id AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
+CROSS JOIN LATERAL (
+  SELECT FROM holdfast.instance g
+  WHERE g.id = o.instance_id AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
+  OFFSET 0
+) standing
 ON CONFLICT (instance_id, claim_epoch) DO NOTHING
 RETURNING instance_id`,
   {

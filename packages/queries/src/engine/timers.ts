@@ -12,6 +12,7 @@ export interface DueRow {
  * Makes scheduled instances runnable whose time has come, in any queue, and says when the next one is due.
  *
  * Locks: instances FOR NO KEY UPDATE SKIP LOCKED in due order; any number of schedulers and reapers may call it at once.
+ * `= ANY (ARRAY[…])`: see flush-outcomes.
  * `eligible_at > now()` in the look ahead lets the index start behind the dead entries of what was promoted before.
  * Served by: instance_due, instance_pkey.
  */
@@ -22,7 +23,7 @@ WITH due AS MATERIALIZED (
   SELECT id FROM holdfast.instance WHERE status = 'scheduled' AND eligible_at <= now()
   ORDER BY eligible_at LIMIT ${limit}::integer FOR NO KEY UPDATE SKIP LOCKED
 ), promoted AS (
-  UPDATE holdfast.instance g SET status = 'runnable', updated_at = now() FROM due WHERE g.id = due.id
+  UPDATE holdfast.instance g SET status = 'runnable', updated_at = now() FROM due WHERE g.id = ANY (ARRAY[due.id])
   RETURNING g.queue
 )
 SELECT count(*)::integer AS count, array_agg(DISTINCT queue) AS queues,
@@ -48,7 +49,7 @@ WITH due AS MATERIALIZED (
   ORDER BY await_deadline LIMIT ${limit}::integer FOR NO KEY UPDATE SKIP LOCKED
 ), woken AS (
   UPDATE holdfast.instance g SET status = 'runnable', eligible_at = now(), await_deadline = NULL, updated_at = now()
-  FROM due WHERE g.id = due.id
+  FROM due WHERE g.id = ANY (ARRAY[due.id])
   RETURNING g.queue
 )
 SELECT count(*)::integer AS count, array_agg(DISTINCT queue) AS queues,

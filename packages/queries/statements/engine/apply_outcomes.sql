@@ -31,7 +31,7 @@ WITH taken AS (
     lease_expires_at = NULL,
     updated_at = now()
   FROM (SELECT * FROM taken ORDER BY instance_id) o
-  WHERE g.id = o.instance_id AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
+  WHERE g.id = ANY (ARRAY[o.instance_id]) AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
   RETURNING g.id, g.status, g.queue, g.eligible_at, g.await_deadline, o.*
 ), recorded AS (
   INSERT INTO holdfast.transition (

@@ -7,9 +7,10 @@ WITH purged AS (
 ), woken AS (
   UPDATE holdfast.instance g SET status = 'runnable', eligible_at = now(), await_deadline = NULL, updated_at = now()
   FROM unnest($3::bigint[], $4::text[]) AS p (id, presented)
-  WHERE g.id = p.id AND EXISTS (
-    SELECT FROM holdfast.signal s
+  WHERE g.id = ANY (ARRAY[p.id]) AND (
+    SELECT true FROM holdfast.signal s
     WHERE s.target_id = p.id AND s.name = ANY (g.awaits) AND s.id <> ALL (coalesce(p.presented::bigint[], '{}'))
+    LIMIT 1
   )
   RETURNING g.queue
 )

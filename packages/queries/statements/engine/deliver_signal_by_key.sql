@@ -19,7 +19,8 @@ WITH target AS MATERIALIZED (
   UPDATE holdfast.instance g SET
     status = CASE WHEN g.status = 'awaiting_signal' THEN 'runnable'::holdfast.instance_status ELSE g.status END,
     eligible_at = now(), updated_at = now()
-  FROM fresh WHERE g.id = fresh.id AND fresh.status = 'awaiting_signal' AND $10::text = ANY (fresh.awaits)
+  WHERE g.id = (SELECT id FROM fresh)
+    AND (SELECT status FROM fresh) = 'awaiting_signal' AND $10::text = ANY ((SELECT awaits FROM fresh)::text[])
   RETURNING g.queue
 )
 SELECT (SELECT id FROM target) AS target_id,

@@ -6,7 +6,7 @@ WITH due AS MATERIALIZED (
   ORDER BY await_deadline LIMIT $1::integer FOR NO KEY UPDATE SKIP LOCKED
 ), woken AS (
   UPDATE holdfast.instance g SET status = 'runnable', eligible_at = now(), await_deadline = NULL, updated_at = now()
-  FROM due WHERE g.id = due.id
+  FROM due WHERE g.id = ANY (ARRAY[due.id])
   RETURNING g.queue
 )
 SELECT count(*)::integer AS count, array_agg(DISTINCT queue) AS queues,

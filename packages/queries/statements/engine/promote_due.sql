@@ -4,7 +4,7 @@ WITH due AS MATERIALIZED (
   SELECT id FROM holdfast.instance WHERE status = 'scheduled' AND eligible_at <= now()
   ORDER BY eligible_at LIMIT $1::integer FOR NO KEY UPDATE SKIP LOCKED
 ), promoted AS (
-  UPDATE holdfast.instance g SET status = 'runnable', updated_at = now() FROM due WHERE g.id = due.id
+  UPDATE holdfast.instance g SET status = 'runnable', updated_at = now() FROM due WHERE g.id = ANY (ARRAY[due.id])
   RETURNING g.queue
 )
 SELECT count(*)::integer AS count, array_agg(DISTINCT queue) AS queues,

@@ -11,10 +11,10 @@ WITH taken AS (
 ), failed AS (
   UPDATE holdfast.instance g SET status = 'failed', error = $3::jsonb, result = NULL, claimed_by = NULL, lease_expires_at = NULL,
     awaits = NULL, await_deadline = NULL, updated_at = now()
-  FROM taken WHERE g.id = taken.instance_id AND g.claim_epoch = taken.claim_epoch AND g.lease_expires_at IS NOT NULL
+  WHERE g.id = (SELECT instance_id FROM taken) AND g.claim_epoch = (SELECT claim_epoch FROM taken) AND g.lease_expires_at IS NOT NULL
   RETURNING g.id
 ), purged AS (
-  DELETE FROM holdfast.signal USING failed WHERE signal.target_id = failed.id
+  DELETE FROM holdfast.signal USING failed WHERE signal.target_id = ANY (ARRAY[failed.id])
 ), recorded AS (
   INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step, worker, error)
   SELECT taken.instance_id, taken.claim_epoch, taken.attempt, 'fail', 'failed', taken.from_step, taken.worker, $4::jsonb

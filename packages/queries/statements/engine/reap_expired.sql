@@ -7,8 +7,10 @@ WITH expired AS MATERIALIZED (
       $1::integer
     ) AS crash_loop
   FROM holdfast.instance g
-  WHERE g.status = 'executing' AND g.lease_expires_at < now()
-    AND NOT EXISTS (SELECT FROM holdfast.outcome o WHERE o.instance_id = g.id AND o.claim_epoch = g.claim_epoch)
+  LEFT JOIN LATERAL (
+    SELECT true AS staged FROM holdfast.outcome o WHERE o.instance_id = g.id AND o.claim_epoch = g.claim_epoch OFFSET 0
+  ) outcome ON true
+  WHERE g.status = 'executing' AND g.lease_expires_at < now() AND outcome.staged IS NULL
   ORDER BY g.lease_expires_at LIMIT $2::integer FOR NO KEY UPDATE OF g SKIP LOCKED
 ), reaped AS (
   UPDATE holdfast.instance g SET
@@ -22,10 +24,10 @@ WITH expired AS MATERIALIZED (
     ) ELSE g.error END,
     awaits = CASE WHEN NOT expired.crash_loop THEN g.awaits END,
     await_deadline = NULL, claimed_by = NULL, lease_expires_at = NULL, updated_at = now()
-  FROM expired WHERE g.id = expired.id
+  FROM expired WHERE g.id = ANY (ARRAY[expired.id])
   RETURNING g.id, g.queue, g.status, g.reclaims, g.claim_epoch, g.attempt, g.step, g.error, expired.claimed_by
 ), purged AS (
-  DELETE FROM holdfast.signal USING reaped WHERE signal.target_id = reaped.id AND reaped.status = 'failed'
+  DELETE FROM holdfast.signal USING reaped WHERE signal.target_id = ANY (ARRAY[reaped.id]) AND reaped.status = 'failed'
 ), recorded AS (
   INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step, worker, error)
   SELECT id, claim_epoch, attempt, 'fail', status, step, claimed_by, error FROM reaped WHERE status = 'failed'

@@ -31,6 +31,10 @@ FROM unnest(
   instance_id, claim_epoch, kind, from_step, attempt, step, state, result, error, delay_ms, awaits, timeout_ms, presented, consumed,
   keep_history, claimed_ago_us, started_ago_us, finished_ago_us, traceparent
 )
-JOIN holdfast.instance g ON g.id = o.instance_id AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
+CROSS JOIN LATERAL (
+  SELECT FROM holdfast.instance g
+  WHERE g.id = o.instance_id AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
+  OFFSET 0
+) standing
 ON CONFLICT (instance_id, claim_epoch) DO NOTHING
 RETURNING instance_id
