@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Logger, makeWorkerUtils, run } from 'graphile-worker'
+import { WARM_UP } from './holdfast-staged.ts'
 import { type BenchServer, counters, type Figure, open, percentile, until } from './measured.ts'
 
 const logger = new Logger(() => () => {})
@@ -32,8 +33,24 @@ async function insert(url: string, identifier: string, count: number): Promise<n
   return ms
 }
 
+async function warmUp(url: string): Promise<void> {
+  await insert(url, 'noop', WARM_UP)
+  const monitor = await open(url)
+  const runner = await run({
+    connectionString: url,
+    logger,
+    noHandleSignals: true,
+    taskList: { noop: async () => {} },
+    preset: { worker: { connectionString: url, ...BEST } },
+  })
+  await until(monitor, EMPTY)
+  await runner.stop()
+  await monitor.end()
+}
+
 export async function drainGraphile(server: BenchServer, count: number): Promise<Figure[]> {
   const url = await prepare(server, 'bench_graphile')
+  await warmUp(url)
   const enqueueMs = await insert(url, 'noop', count)
   const monitor = await open(url)
   await monitor.query('CHECKPOINT')

@@ -5,7 +5,7 @@ import type { FastifyInstance } from 'fastify'
 const MAX_WAITS = 10_000
 
 /**
- * At most `maxRequests` at once, and for long polls a bound of their own; what does not fit is refused at once with 429 instead of queueing without
+ * At most `maxRequests` at once on one listener, and for long polls a bound of their own; what does not fit is refused at once with 429 instead of queueing without
  * bound. Health and the OpenAPI document are always let in.
  */
 export function limitRequests(server: FastifyInstance, maxRequests: number): void {

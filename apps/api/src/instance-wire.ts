@@ -36,24 +36,36 @@ export const toWire = (row: InstanceRow): Instance => ({
   updated_at: row.updated_at.toISOString(),
 })
 
-/** What a request asks to insert. Throws HoldfastError for a state that cannot be stored. */
-export const fromWire = (body: EnqueueRequest, traceparent: string | undefined): NewInstance => ({
+/**
+ * What a request asks to insert. The state is taken from what was `sent`: the checked copy lacks keys named `__proto__`, and nothing may be dropped
+ * without a word. Throws HoldfastError for a state that cannot be stored and an instant that the database does not have.
+ */
+export const fromWire = (body: EnqueueRequest, sent: unknown, traceparent: string | undefined): NewInstance => ({
   machine: body.machine,
   version: body.version,
   queue: body.queue,
-  state: storable(body.state ?? body.input ?? {}, body.input === undefined ? 'state' : 'input', 'invalid_instance'),
+  state: storableField(sent, body.input === undefined ? 'state' : 'input', 'invalid_instance'),
   priority: body.priority,
   delayMs: body.delay_ms,
-  eligibleAt: body.eligible_at,
+  eligibleAt: body.eligible_at === undefined ? undefined : instant(body.eligible_at),
   correlationKey: body.correlation_key,
   correlationScope: body.correlation_scope,
   concurrencyKey: body.concurrency_key,
   traceparent,
 })
 
-export function storable(value: unknown, what: string, code: 'invalid_instance' | 'invalid_signal'): string {
+/** PostgreSQL has no year 0 and no offset of 16 hours. */
+function instant(text: string): string {
+  if (text.startsWith('0000') || /[+-](?:1[6-9]|2\d):\d\d$/.test(text))
+    throw new HoldfastError('invalid_instance', `eligible_at: there is no such instant: ${text}`)
+  return text
+}
+
+/** A field of a body that has been checked, as it was sent; `{}` where it was not. */
+export function storableField(sent: unknown, name: string, code: 'invalid_instance' | 'invalid_signal'): string {
+  const value = (sent as Readonly<Record<string, unknown>>)[name]
   try {
-    return storableJson(value, what)
+    return storableJson(value === undefined ? {} : value, name)
   } catch (error) {
     if (!(error instanceof NotStorableError)) throw error
     throw new HoldfastError(error.reason === 'too_large' ? 'payload_too_large' : code, error.message)

@@ -1,6 +1,7 @@
 import { createHttpApp, type Logger } from '@holdfast/host'
 import type { NestFastifyApplication } from '@nestjs/platform-fastify'
 import { limitRequests } from './admission.ts'
+import { closeConnections } from './close-connections.ts'
 import { ApiModule, type ApiResources, ManageModule } from './api.module.ts'
 
 /** A batch of 10,000 instances with small states fits; the state of each one has a bound of its own. */
@@ -17,6 +18,7 @@ export interface ListenOptions {
 
 export interface Listeners {
   readonly api: NestFastifyApplication
+  readonly manage: NestFastifyApplication
   readonly apiUrl: string
   readonly manageUrl: string
   close(): Promise<void>
@@ -32,16 +34,28 @@ export async function listen({ resources, logger, maxRequests, api, manage }: Li
     route.bodyLimit = route.url === '/v1/instances/batch' ? BATCH_BODY_BYTES : BODY_BYTES
   })
   const manageApp = await createHttpApp(ManageModule.with(resources), { logger, bodyLimit: BODY_BYTES })
+  const manageServer = manageApp.getHttpAdapter().getInstance()
+  // Counted apart, so that an operator gets in while the public listener is full.
+  limitRequests(manageServer, maxRequests)
+  const closeApi = closeConnections(server)
+  const closeManage = closeConnections(manageServer)
   const close = async (): Promise<void> => {
     resources.waits.stop()
-    await Promise.all([apiApp.close(), manageApp.close()])
+    await Promise.all([closeApi(() => apiApp.close()), closeManage(() => manageApp.close())])
   }
   try {
+    await Promise.all([jsonOnly(apiApp), jsonOnly(manageApp)])
     await apiApp.listen(api.port, api.host)
     await manageApp.listen(manage.port, manage.host)
   } catch (error) {
     await close()
     throw error
   }
-  return { api: apiApp, apiUrl: await apiApp.getUrl(), manageUrl: await manageApp.getUrl(), close }
+  return { api: apiApp, manage: manageApp, apiUrl: await apiApp.getUrl(), manageUrl: await manageApp.getUrl(), close }
+}
+
+/** Nest and Fastify also take forms and plain text, whose parsers are none of the strict one; any other type is refused by Fastify then. */
+async function jsonOnly(app: NestFastifyApplication): Promise<void> {
+  await app.init()
+  app.getHttpAdapter().getInstance().removeContentTypeParser(['text/plain', 'application/x-www-form-urlencoded'])
 }

@@ -35,6 +35,9 @@ const toProject = (row: ProjectRow): Project => ({
   suspended: row.suspended_at !== null,
   created_at: row.created_at.toISOString(),
 })
+/** What a path may name; anything else is the name of nothing, and not asked for. */
+const PROJECT_NAME = /^[a-z0-9][a-z0-9_-]{0,62}$/
+
 const noProject = (name: string): HoldfastError =>
   new HoldfastError('not_found', `there is no project ${JSON.stringify(name.slice(0, 64))}`)
 
@@ -118,13 +121,14 @@ export class ManageController {
   }
 
   async #setSuspended(name: string, suspended: boolean): Promise<Project> {
+    if (!PROJECT_NAME.test(name)) throw noProject(name)
     const [row] = await setProjectSuspended(this.#db, { name, suspended })
     if (row === undefined) throw noProject(name)
     return toProject(row)
   }
 
   async #projectId(name: string): Promise<ProjectId> {
-    const [row] = await findProject(this.#db, { name })
+    const [row] = PROJECT_NAME.test(name) ? await findProject(this.#db, { name }) : []
     if (row === undefined) throw noProject(name)
     return row.id
   }

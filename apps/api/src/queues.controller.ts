@@ -46,15 +46,18 @@ export class ManageQueuesController {
   }
 
   async #set(queue: string, paused: boolean): Promise<QueueState> {
-    if (queue.length > Limits.nameLength)
-      throw new HoldfastError('invalid_queue', `a queue's name has at most ${Limits.nameLength} characters`)
+    if (queue.length > Limits.nameLength || queue.includes('\0'))
+      throw new HoldfastError('invalid_queue', `a queue's name has 1 to ${Limits.nameLength} characters and no NUL among them`)
     const [row] = await setQueuePaused(this.#db, { queue, paused })
     return { queue, paused: row?.paused ?? paused }
   }
 }
 
 async function queueList(db: Db, projectId: ProjectId | null): Promise<QueueList> {
-  const byQueue = Map.groupBy(await getQueueDepths(db, { projectId }), (row) => row.queue)
+  const rows = await getQueueDepths(db, { projectId })
+  // A queue with settings and nothing of this project in it may be another one's, whose names are not told.
+  const shown = projectId === null ? rows : rows.filter((row) => row.status !== null)
+  const byQueue = Map.groupBy(shown, (row) => row.queue)
   return { queues: [...byQueue].map(([queue, rows]) => toQueue(queue, rows)) }
 }
 

@@ -4,7 +4,8 @@ import { z } from 'zod'
 const decimalId = z
   .string()
   .regex(/^[1-9]\d{0,18}$/, 'expected an id: a decimal number in a string')
-  .refine((text) => BigInt(text) <= 9_223_372_036_854_775_807n, 'expected an id: the number is too large')
+  // Runs on texts that the pattern has refused as well, so it may not throw for them.
+  .refine((text) => !/^\d{19}$/.test(text) || BigInt(text) <= 9_223_372_036_854_775_807n, 'expected an id: the number is too large')
 
 export const InstanceIdSchema = decimalId.brand<'InstanceId'>()
 export type InstanceId = z.infer<typeof InstanceIdSchema>

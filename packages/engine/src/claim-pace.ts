@@ -1,7 +1,7 @@
 /** How far ahead of its steps a queue claims, in time: 50 ms of work keeps small steps fed between two claims. */
 const AHEAD_MS = 50
 /** Never more than this ahead, however fast the steps are: what waits here is not seen by other schedulers. */
-const MAX_AHEAD = 2_000
+export const MAX_AHEAD = 2_000
 /** Memory of the measured rate: an observation loses two thirds of its weight in this time. */
 const WINDOW_MS = 200
 

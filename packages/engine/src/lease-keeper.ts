@@ -1,26 +1,22 @@
-import type { InstanceId } from '@holdfast/contracts'
 import { Worker } from 'node:worker_threads'
-import type { FromLeaseThread, LeaseThreadData, ToLeaseThread } from './lease-thread-messages.ts'
+import type { InstanceId } from '@holdfast/contracts'
+import type { ConnectOptions } from '@holdfast/schema'
+import { ClaimTable, monotonicMs } from './claim-table.ts'
+import type { FromLeaseThread, LeaseThreadData } from './lease-thread-messages.ts'
 import type { Logger } from './logger.ts'
 
+/** One claim of this process: the same instance may be claimed again, under another epoch, before its old claim is dropped. */
 export interface HeldClaim {
   readonly id: InstanceId
   readonly epoch: string
-  /** From now; the lease is not renewed past it. undefined: as long as the step runs. */
-  readonly timeoutMs: number | undefined
 }
 
-export type EndedClaim = Pick<HeldClaim, 'id' | 'epoch'>
-
-/** As the thread is told: by a clock that both share, because a thread that is just starting reads its messages late. */
-export interface TimedClaim extends EndedClaim {
-  readonly untilMs: number
-}
-
-/** The same in every thread of the process, unlike `performance.now()`, which begins with each. */
-export const monotonicMs = (): number => Number(process.hrtime.bigint() / 1_000n) / 1_000
-
-export interface LeaseKeeperOptions extends LeaseThreadData {
+export interface LeaseKeeperOptions {
+  readonly connection: ConnectOptions
+  readonly leaseMs: number
+  readonly heartbeatMs: number
+  /** Most claims that are held at once; 24 bytes each. */
+  readonly capacity: number
   readonly logger: Logger
   /** The claim is over: reaped, or claimed by somebody else since. */
   readonly onLost: (id: InstanceId, epoch: string) => void
@@ -33,12 +29,14 @@ export interface LeaseKeeperOptions extends LeaseThreadData {
  */
 export class LeaseKeeper {
   readonly #options: LeaseKeeperOptions
+  readonly #table: ClaimTable
+  readonly #slots = new Map<string, number>()
   #thread: Worker | undefined
   #stopping = false
-  #held = new Map<InstanceId, TimedClaim>()
 
   constructor(options: LeaseKeeperOptions) {
     this.#options = options
+    this.#table = new ClaimTable(options.capacity)
   }
 
   start(): void {
@@ -48,22 +46,23 @@ export class LeaseKeeper {
   }
 
   hold(claims: readonly HeldClaim[]): void {
-    if (claims.length === 0) return
-    const nowMs = monotonicMs()
-    const held = claims.map(({ id, epoch, timeoutMs }) => ({
-      id,
-      epoch,
-      untilMs: timeoutMs === undefined ? Number.POSITIVE_INFINITY : nowMs + timeoutMs,
-    }))
-    for (const claim of held) this.#held.set(claim.id, claim)
-    this.#post({ hold: held })
+    for (const { id, epoch } of claims) this.#slots.set(keyOf(id, epoch), this.#table.hold(id, epoch, Number.POSITIVE_INFINITY))
   }
 
-  /** By id and epoch: the same instance may have been claimed again by this process before its old claim is dropped. */
-  drop(claims: readonly EndedClaim[]): void {
-    if (claims.length === 0) return
-    for (const { id, epoch } of claims) if (this.#held.get(id)?.epoch === epoch) this.#held.delete(id)
-    this.#post({ drop: claims })
+  /** The step of this claim has started and may run so long; its lease is not renewed past it. */
+  limit({ id, epoch }: HeldClaim, timeoutMs: number): void {
+    const slot = this.#slots.get(keyOf(id, epoch))
+    if (slot !== undefined) this.#table.limit(slot, monotonicMs() + timeoutMs)
+  }
+
+  drop(claims: readonly HeldClaim[]): void {
+    for (const { id, epoch } of claims) {
+      const key = keyOf(id, epoch)
+      const slot = this.#slots.get(key)
+      if (slot === undefined) continue
+      this.#slots.delete(key)
+      this.#table.drop(slot)
+    }
   }
 
   async stop(): Promise<void> {
@@ -72,42 +71,44 @@ export class LeaseKeeper {
     this.#thread = undefined
     if (thread === undefined) return
     const exited = new Promise<void>((resolve) => thread.once('exit', () => resolve()))
-    thread.postMessage({ stop: true } satisfies ToLeaseThread)
+    thread.postMessage('stop')
     const late = setTimeout(() => void thread.terminate(), 2_000)
     await exited
     clearTimeout(late)
   }
 
-  #post(message: ToLeaseThread): void {
-    this.#thread?.postMessage(message)
-  }
-
   #spawn(): void {
-    const { logger, leaseMs, heartbeatMs } = this.#options
+    const { logger, leaseMs, heartbeatMs, onLost } = this.#options
     // Functions cannot be sent to a thread.
     const { onIdleError: _onIdleError, ...connection } = this.#options.connection
     // A thread does not go through the loader hooks of this one, and the file has another ending once it is built.
     const source = import.meta.url.endsWith('.ts')
     const thread = new Worker(new URL(source ? './lease-thread.ts' : './lease-thread.js', import.meta.url), {
       name: 'holdfast-leases',
-      workerData: { connection, leaseMs, heartbeatMs } satisfies LeaseThreadData,
+      workerData: { connection, leaseMs, heartbeatMs, claims: this.#table.memory } satisfies LeaseThreadData,
       execArgv: source ? ['--conditions=@holdfast/source'] : [],
     })
     this.#thread = thread
     thread.on('message', (message: FromLeaseThread) => {
-      if ('lost' in message) for (const { id, epoch } of message.lost) this.#options.onLost(id, epoch)
-      else logger.warn({ err: message.error, consecutive: message.consecutive }, 'leases could not be renewed; trying again')
+      if ('error' in message) {
+        logger.warn({ err: message.error, consecutive: message.consecutive }, 'leases could not be renewed; trying again')
+        return
+      }
+      // One that was dropped while the thread asked is not lost.
+      const lost = message.lost.filter(({ id, epoch }) => this.#slots.has(keyOf(id, epoch)))
+      this.drop(lost)
+      for (const { id, epoch } of lost) onLost(id, epoch)
     })
     thread.on('error', (error) => logger.error({ err: error }, 'the lease thread failed; starting another'))
     thread.on('exit', () => {
       if (this.#stopping || this.#thread !== thread) return
       // Without it every claim would run out, so there is always one; a second's pause keeps a thread that cannot start from spinning.
       setTimeout(() => {
-        if (this.#stopping) return
-        this.#spawn()
-        this.#post({ hold: [...this.#held.values()] })
+        if (!this.#stopping) this.#spawn()
       }, 1_000).unref()
     })
     thread.unref()
   }
 }
+
+const keyOf = (id: InstanceId, epoch: string): string => `${id}:${epoch}`

@@ -1,10 +1,12 @@
 import type { ConnectOptions } from '@holdfast/schema'
-import type { EndedClaim, TimedClaim } from './lease-keeper.ts'
+import type { ClaimTableMemory } from './claim-table.ts'
+import type { HeldClaim } from './lease-keeper.ts'
 
 export interface LeaseThreadData {
   readonly connection: ConnectOptions
   readonly leaseMs: number
   readonly heartbeatMs: number
+  readonly claims: ClaimTableMemory
 }
-export type ToLeaseThread = { readonly hold: readonly TimedClaim[] } | { readonly drop: readonly EndedClaim[] } | { readonly stop: true }
-export type FromLeaseThread = { readonly lost: readonly EndedClaim[] } | { readonly error: string; readonly consecutive: number }
+/** The other way there is only the message `stop`. */
+export type FromLeaseThread = { readonly lost: readonly HeldClaim[] } | { readonly error: string; readonly consecutive: number }

@@ -1,7 +1,7 @@
 import type { InstanceId } from '@holdfast/contracts'
 import { type ClaimedRow, claim, type Executor, type InboxRow, isConnectionLoss, isLostRace, loadInbox } from '@holdfast/queries'
-import { ClaimPace } from './claim-pace.ts'
-import type { EndedClaim } from './lease-keeper.ts'
+import { ClaimPace, MAX_AHEAD } from './claim-pace.ts'
+import type { HeldClaim } from './lease-keeper.ts'
 import type { Logger } from './logger.ts'
 import type { MachineRegistry } from './machine-registry.ts'
 import { type Claimed, type RunnerResources, type RunOutcome, runStep } from './run-step.ts'
@@ -23,7 +23,7 @@ export interface QueueWorkerOptions extends RunnerResources {
   readonly unstaged: () => number
   readonly onClaimed: (claims: readonly Claimed[]) => void
   /** Claimed, and not going to be run by us: hand them back. */
-  readonly onUnrun: (claims: readonly EndedClaim[]) => void
+  readonly onUnrun: (claims: readonly HeldClaim[]) => void
   /** A step with a timeout has started: its lease is not to be renewed for ever. */
   readonly onTimed: (claimed: Claimed, timeoutMs: number) => void
   readonly onOutcome: (outcome: RunOutcome) => void
@@ -31,6 +31,8 @@ export interface QueueWorkerOptions extends RunnerResources {
 
 /** Most claims in one statement; past some hundreds a larger one gains nothing (11–16 µs a row either way). */
 const MAX_CLAIM = 1_000
+/** Claims that a queue may hold beyond those that execute: its buffer, and one claim on its way. */
+export const MOST_CLAIMED_AHEAD: number = MAX_AHEAD + MAX_CLAIM
 /** First pause after an empty claim; doubles up to `maxIdleMs`. Short, because hints are coalesced and the next one may be under way. */
 const FIRST_IDLE_MS = 10
 /** How long a small demand may wait for more to come together, so that busy queues claim in batches. */
@@ -100,7 +102,7 @@ export class QueueWorker {
   }
 
   /** Claims no more; answers what was claimed and not started, to be handed back. */
-  async stop(): Promise<EndedClaim[]> {
+  async stop(): Promise<HeldClaim[]> {
     this.#stopped = true
     this.#clearTimer()
     await this.#claiming
@@ -117,7 +119,7 @@ export class QueueWorker {
   abortAll(reason: Error): void {
     for (const claimed of this.#running) claimed.abort.abort(reason)
   }
-  stillRunning(): EndedClaim[] {
+  stillRunning(): HeldClaim[] {
     return [...this.#running].map(({ row }) => ({ id: row.id, epoch: row.claim_epoch }))
   }
   lose(id: InstanceId, epoch: string, reason: Error): void {

@@ -3,7 +3,7 @@ import type { ClaimedRow, InboxRow, StagedOutcome } from '@holdfast/queries'
 import { context, propagation, ROOT_CONTEXT, type Span, SpanKind, SpanStatusCode, type Tracer, trace } from '@opentelemetry/api'
 import type { StandardSchemaV1 } from '@standard-schema/spec'
 import { StepTimeoutError, TerminalError } from './errors.ts'
-import { InstanceLogger, type Logger } from './logger.ts'
+import type { Logger } from './logger.ts'
 import type { CompiledStep, Machine } from './machine.ts'
 import { isOutcome, type Outcome } from './outcome.ts'
 import { nextDelayMs } from './retry-policy.ts'
@@ -117,12 +117,7 @@ class StepRun {
         awaited: this.#awaited,
         inbox: this.#inbox,
         span: this.#span,
-        log: new InstanceLogger(this.#resources.logger, {
-          instance_id: row.id,
-          machine: row.machine,
-          step: row.step,
-          attempt: row.attempt,
-        }),
+        logger: this.#resources.logger,
         policyDelayMs,
       },
       abort,

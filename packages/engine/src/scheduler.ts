@@ -5,12 +5,12 @@ import { trace } from '@opentelemetry/api'
 import { DueTimer } from './due-timer.ts'
 import { LeaseLostError, ShutdownError } from './errors.ts'
 import type { Hints } from './hints.ts'
-import { type EndedClaim, LeaseKeeper } from './lease-keeper.ts'
+import { type HeldClaim, LeaseKeeper } from './lease-keeper.ts'
 import { type Logger, silentLogger } from './logger.ts'
 import type { Machine } from './machine.ts'
 import { MachineRegistry } from './machine-registry.ts'
 import { OutcomeStager } from './outcome-stager.ts'
-import { QueueWorker } from './queue-worker.ts'
+import { MOST_CLAIMED_AHEAD, QueueWorker } from './queue-worker.ts'
 import type { Claimed, RunOutcome } from './run-step.ts'
 
 export interface SchedulerOptions {
@@ -79,7 +79,10 @@ export class Scheduler {
       logger,
       onStaged: (outcomes) => this.#onStaged(outcomes),
     })
+    const queues = Object.entries(options.queues ?? defaultQueues(this.#machines))
     this.#leases = new LeaseKeeper({
+      // Executing, claimed ahead, and finished but not staged yet.
+      capacity: queues.reduce((sum, [, concurrency]) => sum + concurrency + MOST_CLAIMED_AHEAD, 2 * MAX_UNSTAGED),
       connection: options.connection,
       leaseMs,
       heartbeatMs,
@@ -87,7 +90,6 @@ export class Scheduler {
       onLost: (id, epoch) => this.#onLost(id, epoch),
     })
 
-    const queues = Object.entries(options.queues ?? defaultQueues(this.#machines))
     const workers = new Map<string, QueueWorker>()
     for (const [queue, concurrency] of queues) {
       if (!Number.isInteger(concurrency) || concurrency < 1)
@@ -106,9 +108,9 @@ export class Scheduler {
           maxIdleMs: (options.maxIdleMs ?? 1_000) * queues.length,
           maxUnstaged: MAX_UNSTAGED,
           unstaged: () => this.#stager.pending,
-          onClaimed: (claims) => this.#leases.hold(claims.map(({ row }) => ({ id: row.id, epoch: row.claim_epoch, timeoutMs: undefined }))),
+          onClaimed: (claims) => this.#leases.hold(claims.map(({ row }) => ({ id: row.id, epoch: row.claim_epoch }))),
           onUnrun: (claims) => void this.#handBack(claims),
-          onTimed: ({ row }: Claimed, timeoutMs) => this.#leases.hold([{ id: row.id, epoch: row.claim_epoch, timeoutMs }]),
+          onTimed: ({ row }: Claimed, timeoutMs) => this.#leases.limit({ id: row.id, epoch: row.claim_epoch }, timeoutMs),
           onOutcome: (outcome) => this.#stager.add(outcome),
         }),
       )
@@ -241,7 +243,7 @@ export class Scheduler {
     for (const worker of this.#workers.values()) worker.lose(id, epoch, reason)
   }
 
-  async #handBack(claims: readonly EndedClaim[]): Promise<void> {
+  async #handBack(claims: readonly HeldClaim[]): Promise<void> {
     if (claims.length === 0) return
     this.#leases.drop(claims)
     try {

@@ -2,7 +2,7 @@ import type { Duration, InstanceId, JsonValue } from '@holdfast/contracts'
 import { durationMs, Limits } from '@holdfast/contracts'
 import type { Span } from '@opentelemetry/api'
 import { ShutdownError } from './errors.ts'
-import type { StepLogger } from './logger.ts'
+import { InstanceLogger, type Logger, type StepLogger } from './logger.ts'
 import { makeOutcome, type Outcome } from './outcome.ts'
 
 /** A signal as a step sees it: one of the names its machine declares, with that name's payload. */
@@ -75,7 +75,8 @@ export interface ErrorContext<State, Payloads, Steps extends string> extends Ste
   readonly policyDelayMs: number | undefined
 }
 
-interface Given extends Omit<Identity, 'signal' | 'idempotencyKey'> {
+interface Given extends Omit<Identity, 'signal' | 'idempotencyKey' | 'log'> {
+  readonly logger: Logger
   readonly state: unknown
   readonly awaited: readonly unknown[]
   readonly inbox: readonly unknown[]
@@ -93,13 +94,13 @@ export class RunContext implements StepContext<unknown, Record<string, JsonValue
   readonly step: string
   readonly attempt: number
   readonly reclaims: number
-  readonly log: StepLogger
   readonly span: Span
   readonly state: unknown
   readonly awaited: readonly never[]
   readonly inbox: readonly never[]
   readonly policyDelayMs: number | undefined
   readonly #abort: LazyAbort
+  readonly #logger: Logger
 
   constructor(given: Given, abort: LazyAbort) {
     this.id = given.id
@@ -108,7 +109,7 @@ export class RunContext implements StepContext<unknown, Record<string, JsonValue
     this.step = given.step
     this.attempt = given.attempt
     this.reclaims = given.reclaims
-    this.log = given.log
+    this.#logger = given.logger
     this.span = given.span
     this.state = given.state
     this.awaited = given.awaited as readonly never[]
@@ -119,6 +120,10 @@ export class RunContext implements StepContext<unknown, Record<string, JsonValue
 
   get signal(): AbortSignal {
     return this.#abort.signal
+  }
+  get log(): StepLogger {
+    const { id, machine, step, attempt } = this
+    return new InstanceLogger(this.#logger, { instance_id: id, machine, step, attempt })
   }
   get idempotencyKey(): string {
     return `${this.id}:${this.step}`

@@ -50,19 +50,30 @@ export function statement<Params, Row>(name: string, build: (params: Params) => 
   return made
 }
 
-/** A column of a batch as an array parameter; null where no row has a value, which `unnest` pads and nobody has to encode. */
-export function column<Row, Value>(rows: readonly Row[], pick: (row: Row) => Value | null | undefined): Value[] | null {
+/**
+ * A column of a batch as an array parameter: the array's own text, because pg's encoding of a JavaScript array looks at every element with several
+ * regular expressions (7 µs a job over the columns of an outcome). Null where no row has a value; `unnest` pads it.
+ */
+export function column<Row>(rows: readonly Row[], pick: (row: Row) => string | number | boolean | null | undefined): string | null {
   let some = false
-  const values = rows.map((row) => {
-    const value = pick(row) ?? null
-    some ||= value !== null
-    return value
-  })
-  return some ? (values as Value[]) : null
+  let text = '{'
+  for (const [index, row] of rows.entries()) {
+    const value = pick(row)
+    if (index > 0) text += ','
+    if (value === null || value === undefined) text += 'NULL'
+    else {
+      some = true
+      text += typeof value === 'string' ? quoted(value) : value
+    }
+  }
+  return some ? `${text}}` : null
 }
+
+const SPECIAL = /["\\]/g
+const quoted = (value: string): string => `"${value.includes('"') || value.includes('\\') ? value.replaceAll(SPECIAL, '\\$&') : value}"`
 
 /** A PostgreSQL array literal, for a column of arrays: arrays of arrays would have to be rectangular. */
 export function arrayLiteral(values: readonly string[] | null | undefined): string | null {
   if (values === null || values === undefined) return null
-  return `{${values.map((value) => `"${value.replaceAll(/(["\\])/g, '\\$1')}"`).join(',')}}`
+  return `{${values.map(quoted).join(',')}}`
 }

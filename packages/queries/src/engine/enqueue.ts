@@ -54,7 +54,7 @@ export const enqueue = statement<EnqueueParams, EnqueueRow>(
 WITH given AS MATERIALIZED (
   SELECT nextval('holdfast.instance_id_seq') AS id, g.*
   FROM unnest(
-    ${instances.map((row) => row.machine)}::text[],
+    ${column(instances, (row) => row.machine)}::text[],
     ${column(instances, (row) => row.version)}::integer[],
     ${column(instances, (row) => row.queue)}::text[],
     ${column(instances, (row) => row.state)}::text[],

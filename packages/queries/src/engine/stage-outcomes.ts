@@ -55,11 +55,11 @@ SELECT o.instance_id, o.claim_epoch, o.kind, o.from_step, o.attempt, o.step, o.s
   o.awaits::text[], o.timeout_ms, o.presented::bigint[], o.consumed::bigint[],
   o.keep_history, o.claimed_ago_us, o.started_ago_us, o.finished_ago_us, o.traceparent, ${worker}::text
 FROM unnest(
-  ${outcomes.map((row) => row.instanceId)}::bigint[],
-  ${outcomes.map((row) => row.claimEpoch)}::bigint[],
-  ${outcomes.map((row) => row.kind)}::holdfast.outcome_kind[],
-  ${outcomes.map((row) => row.fromStep)}::text[],
-  ${outcomes.map((row) => row.attempt)}::integer[],
+  ${column(outcomes, (row) => row.instanceId)}::bigint[],
+  ${column(outcomes, (row) => row.claimEpoch)}::bigint[],
+  ${column(outcomes, (row) => row.kind)}::holdfast.outcome_kind[],
+  ${column(outcomes, (row) => row.fromStep)}::text[],
+  ${column(outcomes, (row) => row.attempt)}::integer[],
   ${column(outcomes, (row) => row.step)}::text[],
   ${column(outcomes, (row) => row.state)}::text[],
   ${column(outcomes, (row) => row.result)}::text[],
@@ -69,10 +69,10 @@ FROM unnest(
   ${column(outcomes, (row) => row.timeoutMs)}::bigint[],
   ${column(outcomes, (row) => arrayLiteral(row.presented))}::text[],
   ${column(outcomes, (row) => arrayLiteral(row.consumed))}::text[],
-  ${outcomes.map((row) => row.keepHistory)}::boolean[],
-  ${outcomes.map((row) => row.claimedAgoUs)}::bigint[],
-  ${outcomes.map((row) => row.startedAgoUs)}::bigint[],
-  ${outcomes.map((row) => row.finishedAgoUs)}::bigint[],
+  ${column(outcomes, (row) => row.keepHistory)}::boolean[],
+  ${column(outcomes, (row) => row.claimedAgoUs)}::bigint[],
+  ${column(outcomes, (row) => row.startedAgoUs)}::bigint[],
+  ${column(outcomes, (row) => row.finishedAgoUs)}::bigint[],
   ${column(outcomes, (row) => row.traceparent)}::text[]
 ) AS o (
   instance_id, claim_epoch, kind, from_step, attempt, step, state, result, error, delay_ms, awaits, timeout_ms, presented, consumed,
