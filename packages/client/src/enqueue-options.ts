@@ -23,7 +23,7 @@ export interface Enqueue<Machine extends MachineRef> extends EnqueueOptions {
   readonly state?: StateOf<Machine>
 }
 
-export const machineName = (machine: MachineRef | string): string => (typeof machine === 'string' ? machine : machine.name)
+const machineName = (machine: MachineRef | string): string => (typeof machine === 'string' ? machine : machine.name)
 
 /** The wire form; a machine that is given as a definition pins its version. */
 export function enqueueBody(machine: MachineRef | string, state: unknown, options: EnqueueOptions): EnqueueRequest {

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import {
   type EnqueueBatchResponse,
   type EnqueueResponse,
@@ -6,7 +7,6 @@ import {
   type InstanceId,
   type InstanceList,
   type InstanceStatus,
-  isTerminal,
   Limits,
   type MachineRef,
   type QueueList,
@@ -15,7 +15,7 @@ import {
   type SignalsOf,
   type StateOf,
 } from '@holdfast/contracts'
-import { InstanceFailedError, WaitTimeoutError } from './client-errors.ts'
+import { HoldfastApiError, HoldfastUnreachableError, InstanceFailedError, WaitTimeoutError } from './client-errors.ts'
 import { type Enqueue, type EnqueueOptions, enqueueBody } from './enqueue-options.ts'
 import { type HttpOptions, HttpTransport } from './http-transport.ts'
 
@@ -31,6 +31,11 @@ export interface ListFilter {
 
 export type SignalTarget = { readonly id: string } | { readonly correlationKey: string }
 
+export interface WaitOptions {
+  /** Default 5 minutes. */
+  readonly timeoutMs?: number
+}
+
 export interface SignalOptions {
   /** A second delivery with the same key to the same instance is a no-op, also after the first was consumed. Makes the request safe to repeat. */
   readonly dedupKey?: string
@@ -38,7 +43,11 @@ export interface SignalOptions {
 
 /**
  * The API of Holdfast from TypeScript. Give it the machines themselves and states, signals and results are typed; a name works too.
- * Refusals are {@link HoldfastApiError}s with a stable `code`. Requests that may safely be repeated are: reads, waits, and what carries a key.
+ * Refusals are {@link HoldfastApiError}s with a stable `code`.
+ *
+ * A request is sent again by itself (after a refused connection or a 429 any; after a lost answer, 502, 503 or 504 only these) where that is safe: reads,
+ * waits, and what carries a key. A `correlationKey` makes an enqueue safe for as long as the instance occupies it: one that may have ended before the
+ * answer got lost needs a `correlationScope` that keeps the key.
  */
 export class HoldfastClient {
   readonly #http: HttpTransport
@@ -139,31 +148,20 @@ export class HoldfastClient {
 
   /**
    * Waits for the end of an instance and answers its result. Throws {@link InstanceFailedError} when it failed or was cancelled and
-   * {@link WaitTimeoutError} when the time is over (default 5 minutes).
+   * {@link WaitTimeoutError} when the time is over (default 5 minutes). An API that goes away in between, as for an upgrade, is waited for too.
    */
-  async waitFor<Machine extends MachineRef = MachineRef>(
-    id: string,
-    { timeoutMs = 300_000 }: { readonly timeoutMs?: number } = {},
-  ): Promise<ResultOf<Machine>> {
-    const untilMs = performance.now() + timeoutMs
-    let last: Instance | undefined
-    do {
-      const restMs = Math.max(0, Math.min(Limits.waitMs, Math.ceil(untilMs - performance.now())))
-      const { status, body } = await this.#http.send<Instance & { instance?: Instance }>({
-        method: 'POST',
-        path: `/v1/instances/${encodeURIComponent(id)}/wait`,
-        body: { timeout_ms: restMs },
-        repeatable: true,
-        extraMs: restMs,
-        accept: [408],
-      })
-      if (status !== 408) {
-        if (body.status === 'done') return body.result as ResultOf<Machine>
-        if (isTerminal(body.status)) throw new InstanceFailedError(body)
-      }
-      last = status === 408 ? body.instance : body
-    } while (performance.now() < untilMs)
-    throw new WaitTimeoutError(id, timeoutMs, last)
+  async waitFor<Machine extends MachineRef = MachineRef>(id: string, options: WaitOptions = {}): Promise<ResultOf<Machine>> {
+    const instance = await this.#wait(id, 'terminal', options)
+    if (instance.status === 'done') return instance.result as ResultOf<Machine>
+    throw new InstanceFailedError(instance)
+  }
+
+  /**
+   * Waits until an instance has ended, or parked on a signal or on children, and answers it as it is then. Throws {@link WaitTimeoutError} when the
+   * time is over (default 5 minutes); an end in failure is an answer here.
+   */
+  waitUntilSettled(id: string, options: WaitOptions = {}): Promise<Instance> {
+    return this.#wait(id, 'settled', options)
   }
 
   /** The project's queues and what waits in them. */
@@ -171,4 +169,35 @@ export class HoldfastClient {
     const { body } = await this.#http.send<QueueList>({ method: 'GET', path: '/v1/queues', repeatable: true })
     return body.queues
   }
+
+  /** Repeats the long poll until its own time is over. */
+  async #wait(id: string, until: 'settled' | 'terminal', { timeoutMs = 300_000 }: WaitOptions): Promise<Instance> {
+    const untilMs = performance.now() + timeoutMs
+    let last: Instance | undefined
+    do {
+      const restMs = Math.max(0, Math.min(Limits.waitMs, Math.ceil(untilMs - performance.now())))
+      try {
+        const { status, body } = await this.#http.send<Instance & { instance?: Instance }>({
+          method: 'POST',
+          path: `/v1/instances/${encodeURIComponent(id)}/wait`,
+          body: { timeout_ms: restMs, until },
+          repeatable: true,
+          extraMs: restMs,
+          accept: [408],
+        })
+        if (status !== 408) return body
+        last = body.instance
+      } catch (error) {
+        // An API that has answered once will be back; one that never has is a wrong address, and its caller should not wait to learn that.
+        if (last === undefined || !isAway(error) || performance.now() >= untilMs) throw error
+        await sleep(AWAY_PAUSE_MS)
+      }
+    } while (performance.now() < untilMs)
+    throw new WaitTimeoutError(id, timeoutMs, last)
+  }
 }
+
+const AWAY_PAUSE_MS = 500
+
+const isAway = (error: unknown): boolean =>
+  error instanceof HoldfastUnreachableError || (error instanceof HoldfastApiError && [502, 503, 504].includes(error.status))

@@ -23,7 +23,10 @@ export interface Call {
   readonly accept?: readonly number[]
 }
 
-const RETRIED: ReadonlySet<number> = new Set([429, 502, 503, 504])
+// 429 is a refusal before anything was done, whatever the request was. A 503 may be the answer to a statement whose connection was lost after it had
+// been committed, and 502 and 504 are those of something in between that does not know either.
+const REFUSED_BEFORE = 429
+const UNKNOWN: ReadonlySet<number> = new Set([502, 503, 504])
 
 /** Sends requests, again where that is safe, and turns refusals into errors. */
 export class HttpTransport {
@@ -41,8 +44,7 @@ export class HttpTransport {
       const last = attempt >= retries
       try {
         const response = await this.#fetch(call)
-        // 429 and 503 are refusals before anything was done, whatever the request was.
-        if (!last && (response.status === 429 || response.status === 503 || (call.repeatable && RETRIED.has(response.status)))) {
+        if (!last && (response.status === REFUSED_BEFORE || (call.repeatable && UNKNOWN.has(response.status)))) {
           await response.body?.cancel()
           await this.#pause(attempt, Number(response.headers.get('retry-after')))
           continue
@@ -51,7 +53,10 @@ export class HttpTransport {
       } catch (error) {
         if (error instanceof HoldfastApiError) throw error
         if (last || !(call.repeatable || refusedToConnect(error))) {
-          throw new HoldfastUnreachableError(`${call.method} ${this.#url}${call.path} got no answer: ${reason(error)}`, { cause: error })
+          throw new HoldfastUnreachableError(
+            `${call.method} ${this.#url}${call.path} got no answer: ${reason(error)}. ${refusedToConnect(error) ? 'Is the API running there?' : call.repeatable ? 'It may be sent again' : 'Whether it was carried out is unknown; give it a key, and it is sent again by itself'}`,
+            { cause: error },
+          )
         }
         await this.#pause(attempt, Number.NaN)
       }

@@ -1,11 +1,11 @@
 import {
   Channels,
-  durationMs,
+  EnqueueRequest,
   HoldfastError,
   type InstanceId,
-  InstanceIdSchema,
   type MachineRef,
   type ProjectId,
+  SignalRequest,
   type SignalsOf,
   type StateOf,
   storableJson,
@@ -20,7 +20,7 @@ import {
   notify,
 } from '@holdfast/queries'
 import type { CompiledQuery, QueryResult } from 'kysely'
-import { type Enqueue, type EnqueueOptions, machineName } from './enqueue-options.ts'
+import { type Enqueue, type EnqueueOptions, enqueueBody } from './enqueue-options.ts'
 import type { SignalOptions, SignalTarget } from './holdfast-client.ts'
 
 /** What any driver can be made into: run a text with positional parameters ($1, $2, …) on the connection whose transaction is open. */
@@ -31,7 +31,9 @@ export interface SqlConnection {
 /** An open `pg` client (or pool client) with BEGIN sent, a Kysely transaction, or any driver as {@link SqlConnection}. */
 export type OwnTransaction = SqlConnection | KyselyTransaction
 interface KyselyTransaction {
+  readonly isTransaction: boolean
   executeQuery<Row>(query: CompiledQuery<Row>): Promise<QueryResult<Row>>
+  withoutPlugins(): Pick<KyselyTransaction, 'executeQuery'>
 }
 
 export interface TransactionalOptions {
@@ -58,7 +60,10 @@ export class TransactionalClient {
     this.#project = project
   }
 
-  /** As {@link HoldfastClient.enqueue}, in `transaction`. A machine that nobody has declared yet is no error: the instance waits for it. */
+  /**
+   * As {@link HoldfastClient.enqueue}, in `transaction`. A machine that nobody has declared yet is no error: the instance waits for it.
+   * Throws HoldfastError `invalid_instance` and NotStorableError before anything is sent, so that the transaction goes on.
+   */
   async enqueue<Machine extends MachineRef>(
     transaction: OwnTransaction,
     machine: Machine | string,
@@ -79,7 +84,8 @@ export class TransactionalClient {
     const rows = instances.map(newInstance)
     const inserted = await insertInstances(db, { projectId: await this.#projectId(db), instances: rows, declaredOnly: false })
     await hint(db, inserted.queues)
-    return { ids: inserted.ids, created: inserted.created }
+    // The connection is the developer's, and so are its type parsers: ids are strings here, whatever int8 is there.
+    return { ids: inserted.ids.map((id) => String(id) as InstanceId), created: inserted.created }
   }
 
   /** As {@link HoldfastClient.signal}, in `transaction`. Throws HoldfastError `not_found` when there is no live target; the transaction goes on. */
@@ -94,12 +100,18 @@ export class TransactionalClient {
     { dedupKey }: SignalOptions = {},
   ): Promise<{ duplicate: boolean }> {
     const db = executorOf(transaction)
-    const signal = { projectId: await this.#projectId(db), name, payload: storableJson(payload ?? {}, 'the payload'), dedupKey }
+    const { id, correlation_key: correlationKey } = checked(SignalRequest, 'invalid_signal', {
+      ...('id' in target ? { id: target.id } : { correlation_key: target.correlationKey }),
+      name,
+      ...(dedupKey === undefined ? {} : { dedup_key: dedupKey }),
+    })
+    const json = storableJson(payload === undefined ? {} : payload, `the payload of ${name}`)
+    const signal = { projectId: await this.#projectId(db), name, payload: json, dedupKey }
     const [delivered] =
-      'id' in target
-        ? await deliverSignalById(db, { ...signal, id: InstanceIdSchema.parse(target.id) })
-        : await deliverSignalByKey(db, { ...signal, correlationKey: target.correlationKey })
-    if (delivered === undefined || delivered.target_id === null) {
+      id === undefined
+        ? await deliverSignalByKey(db, { ...signal, correlationKey: correlationKey ?? '' })
+        : await deliverSignalById(db, { ...signal, id })
+    if (delivered?.target_id == null) {
       throw new HoldfastError(
         'not_found',
         `there is no live instance ${'id' in target ? target.id : `with the key ${target.correlationKey}`}; the signal was not stored`,
@@ -120,18 +132,39 @@ export class TransactionalClient {
 }
 
 function newInstance<Machine extends MachineRef>({ machine, state, ...options }: Enqueue<Machine>): NewInstance {
+  const body = checked(EnqueueRequest, 'invalid_instance', enqueueBody(machine, undefined, options))
   return {
-    machine: machineName(machine),
-    version: options.version ?? (typeof machine === 'string' ? undefined : machine.version),
-    queue: options.queue,
-    state: storableJson(state ?? {}, `the state of ${machineName(machine)}`),
-    priority: options.priority,
-    delayMs: options.delay === undefined ? undefined : durationMs(options.delay),
-    eligibleAt: options.eligibleAt?.toISOString(),
-    correlationKey: options.correlationKey,
-    correlationScope: options.correlationScope,
-    concurrencyKey: options.concurrencyKey,
+    machine: body.machine,
+    version: body.version,
+    queue: body.queue,
+    state: storableJson(state === undefined ? {} : state, `the state of ${body.machine}`),
+    priority: body.priority,
+    delayMs: body.delay_ms,
+    eligibleAt: body.eligible_at,
+    correlationKey: body.correlation_key,
+    correlationScope: body.correlation_scope,
+    concurrencyKey: body.concurrency_key,
   }
+}
+
+/** Refused here, because a refusal by the database would abort the developer's transaction. */
+function checked<Value>(schema: Schema<Value>, code: 'invalid_instance' | 'invalid_signal', value: unknown): Value {
+  const parsed = schema.safeParse(value)
+  if (parsed.success) return parsed.data
+  const message = parsed.error.issues
+    .map((issue) => [issue.path.map(String).join('.'), issue.message].filter(Boolean).join(': '))
+    .join('; ')
+  throw new HoldfastError(code, message)
+}
+interface Schema<Value> {
+  safeParse(
+    value: unknown,
+  ):
+    | { readonly success: true; readonly data: Value }
+    | {
+        readonly success: false
+        readonly error: { readonly issues: readonly { readonly path: readonly PropertyKey[]; readonly message: string }[] }
+      }
 }
 
 async function hint(db: Executor, queues: readonly string[]): Promise<void> {
@@ -143,11 +176,21 @@ async function hint(db: Executor, queues: readonly string[]): Promise<void> {
 }
 
 function executorOf(transaction: OwnTransaction): Executor {
-  if ('executeQuery' in transaction) return transaction as unknown as Executor
-  const connection = transaction
+  if ('executeQuery' in transaction) {
+    if (!transaction.isTransaction) {
+      throw new TypeError(
+        'this Kysely is not a transaction, so each statement would commit by itself; give the one that transaction().execute() hands you',
+      )
+    }
+    // The developer's plugins are for the developer's rows: camel-cased, ours would lose their columns.
+    return transaction.withoutPlugins() as unknown as Executor
+  }
+  if ('totalCount' in transaction) {
+    throw new TypeError('this is a pool, so each statement would commit by itself; give the client that you have sent BEGIN on')
+  }
   return {
     async executeQuery<Row>(query: CompiledQuery<Row>): Promise<QueryResult<Row>> {
-      const { rows } = await connection.query(query.sql, query.parameters)
+      const { rows } = await transaction.query(query.sql, query.parameters)
       return { rows: rows as Row[] }
     },
   } as Executor
