@@ -36,15 +36,12 @@ export const toWire = (row: InstanceRow): Instance => ({
   updated_at: row.updated_at.toISOString(),
 })
 
-/**
- * What a request asks to insert. The state is taken from what was `sent`: the checked copy lacks keys named `__proto__`, and nothing may be dropped
- * without a word. Throws HoldfastError for a state that cannot be stored and an instant that the database does not have.
- */
-export const fromWire = (body: EnqueueRequest, sent: unknown, traceparent: string | undefined): NewInstance => ({
+/** What a request asks to insert. Throws HoldfastError for a state that cannot be stored and an instant that the database does not have. */
+export const fromWire = (body: EnqueueRequest, traceparent: string | undefined): NewInstance => ({
   machine: body.machine,
   version: body.version,
   queue: body.queue,
-  state: storableField(sent, body.input === undefined ? 'state' : 'input', 'invalid_instance'),
+  state: body.input === undefined ? storable(body.state, 'state', 'invalid_instance') : storable(body.input, 'input', 'invalid_instance'),
   priority: body.priority,
   delayMs: body.delay_ms,
   eligibleAt: body.eligible_at === undefined ? undefined : instant(body.eligible_at),
@@ -61,11 +58,10 @@ function instant(text: string): string {
   return text
 }
 
-/** A field of a body that has been checked, as it was sent; `{}` where it was not. */
-export function storableField(sent: unknown, name: string, code: 'invalid_instance' | 'invalid_signal'): string {
-  const value = (sent as Readonly<Record<string, unknown>>)[name]
+/** The JSON text of a field; `{}` where it was not sent. */
+export function storable(value: unknown, what: string, code: 'invalid_instance' | 'invalid_signal'): string {
   try {
-    return storableJson(value === undefined ? {} : value, name)
+    return storableJson(value === undefined ? {} : value, what)
   } catch (error) {
     if (!(error instanceof NotStorableError)) throw error
     throw new HoldfastError(error.reason === 'too_large' ? 'payload_too_large' : code, error.message)

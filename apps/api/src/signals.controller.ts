@@ -4,7 +4,7 @@ import { deliverSignalById, deliverSignalByKey, type HintSender } from '@holdfas
 import type { Db } from '@holdfast/schema'
 import { Body, Controller, HttpCode, Inject, Post, Req, UseGuards } from '@nestjs/common'
 import type { FastifyRequest } from 'fastify'
-import { storableField } from './instance-wire.ts'
+import { storable } from './instance-wire.ts'
 import { Caller, type Principal, ProjectGuard } from './principal.ts'
 import { DB, HINTS } from './tokens.ts'
 import { traceParentOf } from './trace-parent.ts'
@@ -29,7 +29,7 @@ export class SignalsController {
     const signal = {
       projectId,
       name: body.name,
-      payload: storableField(request.body, 'payload', 'invalid_signal'),
+      payload: storable(body.payload, 'payload', 'invalid_signal'),
       dedupKey: body.dedup_key,
       traceparent: traceParentOf(request),
     }

@@ -177,3 +177,12 @@ test('an error that we did not foresee is logged under the id that the client is
   expect(message).not.toMatch(/for_this_test|constraint/)
   expect(own.log.filter((line) => line.includes(id) && line.includes('for_this_test'))).toHaveLength(1)
 })
+
+describe('a path that names nothing', () => {
+  test.each(['/v1/instances/%E0%A4%A', `/v1/instances/${'9'.repeat(2_000)}`, '/v1/nowhere', '/v1/instances/1/elsewhere'])(
+    '%s',
+    async (path) => {
+      expect(await refuses(404, 'not_found', () => api.api('GET', path))).toMatch(/^there is no/)
+    },
+  )
+})

@@ -157,9 +157,7 @@ function checked<Value>(schema: Schema<Value>, code: 'invalid_instance' | 'inval
   throw new HoldfastError(code, message)
 }
 interface Schema<Value> {
-  safeParse(
-    value: unknown,
-  ):
+  safeParse(value: unknown):
     | { readonly success: true; readonly data: Value }
     | {
         readonly success: false

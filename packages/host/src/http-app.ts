@@ -34,6 +34,12 @@ export async function createHttpApp(
     keepAliveTimeout: 72_000,
     forceCloseConnections: 'idle',
     routerOptions: { maxParamLength: 1_024 },
+    // A path that cannot be decoded, or a part of one that is too long for any id, names nothing.
+    frameworkErrors: (_error: Error, request: FastifyRequest, reply: FastifyReply) => {
+      void reply
+        .status(404)
+        .send(errorBody('not_found', `there is no ${request.method} ${request.url.slice(0, 200)}; /openapi.json lists what there is`))
+    },
   })
   const app = await NestFactory.create<NestFastifyApplication>(module, adapter, { logger: new NestLogger(logger), abortOnError: false })
   app.useBodyParser(
@@ -136,7 +142,9 @@ function httpRefusal(error: HttpException, request: FastifyRequest): { code: Err
         message: `there is no ${request.method} ${request.url.split('?', 1)[0]}; /openapi.json lists what there is`,
       }
     case 413:
-      return { code: 'payload_too_large', message: error.message }
+      return { code: 'payload_too_large', message: 'the body is too large for this endpoint; docs/http.md lists the bounds' }
+    case 415:
+      return { code: 'invalid_body', message: 'send the body with content-type application/json' }
     default:
       return { code: 'invalid_body', message: error.message }
   }
@@ -145,7 +153,7 @@ function httpRefusal(error: HttpException, request: FastifyRequest): { code: Err
 function fastifyRefusal(error: unknown): { code: ErrorCode; message: string } | undefined {
   const { code, message, statusCode } = error as { code?: string; message?: string; statusCode?: number }
   if (typeof code !== 'string' || !code.startsWith('FST_')) return undefined
-  if (statusCode === 413) return { code: 'payload_too_large', message: 'the body is larger than this endpoint takes' }
+  if (statusCode === 413) return { code: 'payload_too_large', message: 'the body is too large for this endpoint; docs/http.md lists the bounds' }
   if (statusCode === 415) return { code: 'invalid_body', message: 'send the body with content-type application/json' }
   return statusCode !== undefined && statusCode < 500 ? { code: 'invalid_body', message: message ?? code } : undefined
 }
