@@ -153,7 +153,8 @@ function httpRefusal(error: HttpException, request: FastifyRequest): { code: Err
 function fastifyRefusal(error: unknown): { code: ErrorCode; message: string } | undefined {
   const { code, message, statusCode } = error as { code?: string; message?: string; statusCode?: number }
   if (typeof code !== 'string' || !code.startsWith('FST_')) return undefined
-  if (statusCode === 413) return { code: 'payload_too_large', message: 'the body is too large for this endpoint; docs/http.md lists the bounds' }
+  if (statusCode === 413)
+    return { code: 'payload_too_large', message: 'the body is too large for this endpoint; docs/http.md lists the bounds' }
   if (statusCode === 415) return { code: 'invalid_body', message: 'send the body with content-type application/json' }
   return statusCode !== undefined && statusCode < 500 ? { code: 'invalid_body', message: message ?? code } : undefined
 }
