@@ -37,7 +37,7 @@ test('while there is work the next turn comes at once; without, it waits', async
 })
 
 test('a wake ends a pause, and a wake during a turn is not lost', async () => {
-  const { loop, turn } = loopUnderTest()
+  const { loop, turn, turns } = loopUnderTest()
   loop.start()
   const first = await turn(1)
   loop.wake()
@@ -47,6 +47,7 @@ test('a wake ends a pause, and a wake during a turn is not lost', async () => {
   loop.wake()
   ;(await turn(3)).answer({ busy: false })
   await loop.stop()
+  expect(turns).toHaveLength(3)
 })
 
 test('stop waits for the turn under way, ends a pause, may be repeated, and the loop may be started again', async () => {
