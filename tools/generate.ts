@@ -7,7 +7,7 @@ import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { migrate } from '@holdfast/schema'
-import { startPostgres } from '@holdfast/testing/postgres'
+import { startPostgres } from '@holdfast/testbed/postgres'
 import { dumpSchema } from './dump-schema.ts'
 import { isTask, root } from './run.ts'
 

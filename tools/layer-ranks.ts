@@ -11,10 +11,12 @@ const RANKS: Readonly<Record<string, number>> = {
   client: 4,
   host: 5,
   cli: 6,
+  /** What users test their machines with; our own packages use the testbed below. */
+  testing: 6,
 }
 const APP_RANK = 6
 /** Below everything that depends on it for tests, or the packages would form a ring. It never runs in production. */
-const TESTING_RANK = 2
+const TESTBED_RANK = 2
 /** The first rank in which Nest appears. */
 export const NEST_RANK = 5
 
@@ -29,12 +31,12 @@ export function rankOf(home: string): number | undefined {
   const [top = '', name = ''] = home.split('/')
   if (top === 'apps' || home === 'examples') return APP_RANK
   if (top !== 'packages') return undefined
-  return name === 'testing' ? TESTING_RANK : RANKS[name]
+  return name === 'testbed' ? TESTBED_RANK : RANKS[name]
 }
 
 /** `@holdfast/engine` → `packages/engine`. */
 export const homeOfPackage = (name: string): string =>
-  name === 'examples' || name === 'tests' ? name : name in RANKS || name === 'testing' ? `packages/${name}` : `apps/${name}`
+  name === 'examples' || name === 'tests' ? name : name in RANKS || name === 'testbed' ? `packages/${name}` : `apps/${name}`
 
 export interface Edge {
   readonly from: string
@@ -47,10 +49,10 @@ export function edgeProblem({ from, to, by }: Edge): string | undefined {
   const [fromRank, toRank] = [rankOf(from), rankOf(to)]
   if (fromRank === undefined || from === to) return undefined // tests and tools use everything; a missing rank is reported once, at its manifest
   if (to.startsWith('apps/')) return 'nothing imports an app: apps meet in PostgreSQL'
-  if (to === 'packages/testing' && from !== 'examples') {
-    if (by === 'source' || by === 'dependency') return 'only tests import @holdfast/testing'
-    const ring = by === 'devDependency' && fromRank < TESTING_RANK // its tests find it from the root, which depends on both
-    return ring ? `@holdfast/testing depends on ${from}: turbo refuses the ring` : undefined
+  if (to === 'packages/testbed' && from !== 'examples' && from !== 'packages/testing') {
+    if (by === 'source' || by === 'dependency') return 'only tests import @holdfast/testbed'
+    const ring = by === 'devDependency' && fromRank < TESTBED_RANK // its tests find it from the root, which depends on both
+    return ring ? `@holdfast/testbed depends on ${from}: turbo refuses the ring` : undefined
   }
   if (toRank === undefined) return `${to} is no package that may be imported`
   if (toRank >= fromRank) return `${from} has rank ${fromRank} and ${to} has rank ${toRank}: imports point down only`

@@ -3,7 +3,7 @@ import { chmod, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Postgres, startPostgres } from '@holdfast/testing/postgres'
+import { type Postgres, startPostgres } from '@holdfast/testbed/postgres'
 import pg from 'pg'
 
 export interface Figure {

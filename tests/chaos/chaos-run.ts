@@ -6,8 +6,8 @@ import { HoldfastApiError, HoldfastClient } from '@holdfast/client'
 import { checkInvariants, type Violation } from '@holdfast/invariants'
 import { createProject, findProject, hashToken, issueToken, newToken } from '@holdfast/queries'
 import { connect, DatabaseRoles, type Db, migrate, type Role } from '@holdfast/schema'
-import { freePort, type Postgres, startPostgres } from '@holdfast/testing/postgres'
-import { RoleProcess } from '@holdfast/testing/role-process'
+import { freePort, type Postgres, startPostgres } from '@holdfast/testbed/postgres'
+import { RoleProcess } from '@holdfast/testbed/role-process'
 import { sql } from 'kysely'
 
 export interface ChaosOptions {

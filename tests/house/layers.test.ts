@@ -42,11 +42,11 @@ test('a tree that keeps the rules passes', () => {
       'packages/contracts/test/a.test.ts': "import { readFileSync } from 'node:fs'\n",
       'packages/queries/src/claim.ts':
         "import { connect } from '@holdfast/schema'\nimport '@holdfast/schema/role'\nconst text = sql`SELECT 1`\n",
-      'packages/queries/package.json': manifest('devDependencies', '@holdfast/testing'),
+      'packages/queries/package.json': manifest('devDependencies', '@holdfast/testbed'),
       'packages/schema/src/migrate.ts': "await client.query('BEGIN')\n",
       'packages/schema/test/a.test.ts':
-        "import { testDatabase } from '@holdfast/testing'\nimport { x } from '../../../tools/generate.ts'\n",
-      'packages/engine/test/a.test.ts': "import { testDatabase } from '@holdfast/testing'\nsql`SELECT 1`\nprocess.env.X\n",
+        "import { testDatabase } from '@holdfast/testbed'\nimport { x } from '../../../tools/generate.ts'\n",
+      'packages/engine/test/a.test.ts': "import { testDatabase } from '@holdfast/testbed'\nsql`SELECT 1`\nprocess.env.X\n",
       'packages/host/src/app.ts': "import { Module } from '@nestjs/common'\nimport type { X } from '@holdfast/engine'\n",
       'packages/host/src/env.ts': 'export const port = process.env.PORT\n',
       'apps/api/src/env.ts': 'export const port = process.env.PORT\n',
@@ -90,7 +90,7 @@ const breaches: readonly (readonly [string, Files, RegExp])[] = [
   ['an upward import() ', { 'packages/schema/src/a.ts': "const q = await import('@holdfast/queries')\n" }, /point down only/],
   ['an upward import type', { 'packages/schema/src/a.ts': "type Q = import('@holdfast/queries').Claim\n" }, /point down only/],
   ['an upward import in a test', { 'packages/schema/test/a.test.ts': "import '@holdfast/queries'\n" }, /point down only/],
-  ['an upward import in the test kit', { 'packages/testing/src/a.ts': "import '@holdfast/queries'\n" }, /point down only/],
+  ['an upward import in the test kit', { 'packages/testbed/src/a.ts': "import '@holdfast/queries'\n" }, /point down only/],
   [
     'an upward dependency',
     { 'packages/schema/src/a.ts': '', 'packages/schema/package.json': manifest('dependencies', '@holdfast/queries') },
@@ -103,15 +103,15 @@ const breaches: readonly (readonly [string, Files, RegExp])[] = [
   ],
   [
     'a ring through the test kit',
-    { 'packages/schema/src/a.ts': '', 'packages/schema/package.json': manifest('devDependencies', '@holdfast/testing') },
+    { 'packages/schema/src/a.ts': '', 'packages/schema/package.json': manifest('devDependencies', '@holdfast/testbed') },
     /refuses the ring/,
   ],
   [
     'the test kit as a dependency',
-    { 'packages/engine/src/a.ts': '', 'packages/engine/package.json': manifest('dependencies', '@holdfast/testing') },
+    { 'packages/engine/src/a.ts': '', 'packages/engine/package.json': manifest('dependencies', '@holdfast/testbed') },
     /only tests import/,
   ],
-  ['the test kit outside of tests', { 'packages/engine/src/a.ts': "import { x } from '@holdfast/testing'\n" }, /only tests import/],
+  ['the test kit outside of tests', { 'packages/engine/src/a.ts': "import { x } from '@holdfast/testbed'\n" }, /only tests import/],
   ['a package without a rank', { 'packages/newcomer/src/a.ts': '', 'packages/newcomer/package.json': '{}' }, /has no rank/],
   ['an import of an app', { 'packages/host/src/a.ts': "import { x } from '@holdfast/api'\n" }, /nothing imports an app/],
   ['an app that imports an app', { 'apps/sealer/src/a.ts': "import { x } from '@holdfast/api'\n" }, /nothing imports an app/],

@@ -12,8 +12,8 @@ import {
   stageOutcomes,
 } from '@holdfast/queries'
 import type { Db } from '@holdfast/schema'
-import { type TestDatabase, testDatabase } from '@holdfast/testing'
-import { expectInterleavingToFail, type Interleaving, interleave, mutated } from '@holdfast/testing/interleave'
+import { type TestDatabase, testDatabase } from '@holdfast/testbed'
+import { expectInterleavingToFail, type Interleaving, interleave, mutated } from '@holdfast/testbed/interleave'
 import { sql } from 'kysely'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { apply, expectInvariants, flushSteps, insert, instances, MACHINES, outcome, project, riders, stage, take } from './races.ts'

@@ -14,7 +14,7 @@ import {
   stageOutcomes,
 } from '@holdfast/queries'
 import type { Db } from '@holdfast/schema'
-import type { Session } from '@holdfast/testing/interleave'
+import type { Session } from '@holdfast/testbed/interleave'
 import { sql } from 'kysely'
 
 export const MACHINES: readonly string[] = ['m/1']

@@ -1,7 +1,7 @@
 import { createLogger, Health, KNOWN_SCHEMA } from '@holdfast/host'
 import { createProject, declareMachines, findProject, HintSender, hashToken, issueToken, newToken } from '@holdfast/queries'
 import { connectOne, type Db } from '@holdfast/schema'
-import { type TestDatabase, testDatabase } from '@holdfast/testing'
+import { type TestDatabase, testDatabase } from '@holdfast/testbed'
 import { type Listeners, listen } from '../src/listen.ts'
 import { WaitRegistry } from '../src/wait-registry.ts'
 

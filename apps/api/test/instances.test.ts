@@ -1,5 +1,5 @@
 import { EnqueueBatchResponse, EnqueueResponse, History, Instance, InstanceList } from '@holdfast/contracts'
-import { countStatements } from '@holdfast/testing'
+import { countStatements } from '@holdfast/testbed'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { ApiUnderTest, refused } from './api-under-test.ts'
 

@@ -2,8 +2,8 @@ import { once } from 'node:events'
 import { type AddressInfo, createServer } from 'node:net'
 import { createProject, hashToken, issueToken, newToken } from '@holdfast/queries'
 import { connectOne } from '@holdfast/schema'
-import { type TestDatabase, testDatabase } from '@holdfast/testing'
-import { RoleProcess } from '@holdfast/testing/role-process'
+import { type TestDatabase, testDatabase } from '@holdfast/testbed'
+import { RoleProcess } from '@holdfast/testbed/role-process'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 
 let database: TestDatabase

@@ -1,4 +1,4 @@
-import { countStatements } from '@holdfast/testing'
+import { countStatements } from '@holdfast/testbed'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { ApiUnderTest, refused } from './api-under-test.ts'
 

@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import { Instance, NotSettled } from '@holdfast/contracts'
-import { countStatements } from '@holdfast/testing'
+import { countStatements } from '@holdfast/testbed'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { ApiUnderTest, refused } from './api-under-test.ts'
 

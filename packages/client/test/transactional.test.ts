@@ -2,13 +2,13 @@ import { createRequire } from 'node:module'
 import { HoldfastError, NotStorableError, type SqlConnection, TransactionalClient } from '@holdfast/client'
 import type { ProjectId } from '@holdfast/contracts'
 import { createProject, enqueue as enqueueStatement } from '@holdfast/queries'
-import { type TestDatabase, testDatabase } from '@holdfast/testing'
+import { type TestDatabase, testDatabase } from '@holdfast/testbed'
 import { CamelCasePlugin, Kysely, PostgresDialect, sql } from 'kysely'
 import type pg from 'pg'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 
 // The driver is the developer's, not a dependency of the client: taken from where the test databases have it.
-const driver = createRequire(createRequire(import.meta.url).resolve('@holdfast/testing'))('pg') as typeof pg
+const driver = createRequire(createRequire(import.meta.url).resolve('@holdfast/testbed'))('pg') as typeof pg
 
 interface Shop {
   orders: { id: number; note_text: string }

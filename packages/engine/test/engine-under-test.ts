@@ -10,7 +10,7 @@ import {
   type NewInstance,
   type TransitionRow,
 } from '@holdfast/queries'
-import { type TestDatabase, testDatabase } from '@holdfast/testing'
+import { type TestDatabase, testDatabase } from '@holdfast/testbed'
 import { sql } from 'kysely'
 
 export interface LogLine {

@@ -1,7 +1,7 @@
 import { Flusher, job, machine, Scheduler } from '@holdfast/engine'
 import { createProject, deliverSignalById, enqueue } from '@holdfast/queries'
 import { type Db, engineSessionSettings } from '@holdfast/schema'
-import { testDatabase } from '@holdfast/testing'
+import { testDatabase } from '@holdfast/testbed'
 import { Kysely, PostgresDialect } from 'kysely'
 import pg from 'pg'
 import { expect, test } from 'vitest'

@@ -1,7 +1,7 @@
 import { checkInvariants, engineInvariants } from '@holdfast/invariants'
 import { allStatements } from '@holdfast/queries'
 import type { Db } from '@holdfast/schema'
-import { type TestDatabase, testDatabase } from '@holdfast/testing'
+import { type TestDatabase, testDatabase } from '@holdfast/testbed'
 import { sql } from 'kysely'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 

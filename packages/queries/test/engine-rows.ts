@@ -19,7 +19,7 @@ import {
   type TransitionRow,
 } from '@holdfast/queries'
 import type { Db } from '@holdfast/schema'
-import { type TestDatabase, testDatabase } from '@holdfast/testing'
+import { type TestDatabase, testDatabase } from '@holdfast/testbed'
 import { sql } from 'kysely'
 
 /** Everything of a row that a statement may change, read without one of our own statements. */

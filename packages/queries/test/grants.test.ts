@@ -1,6 +1,6 @@
 import { allStatements, deliverSignalById, enqueue } from '@holdfast/queries'
 import { DatabaseRoles, type Db, type Role } from '@holdfast/schema'
-import { type TestDatabase, testDatabase } from '@holdfast/testing'
+import { type TestDatabase, testDatabase } from '@holdfast/testbed'
 import { sql } from 'kysely'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { newProject } from './engine-rows.ts'

@@ -1,5 +1,5 @@
 import { allStatements } from '@holdfast/queries'
-import { testDatabase } from '@holdfast/testing'
+import { testDatabase } from '@holdfast/testbed'
 import { CompiledQuery, sql } from 'kysely'
 import { expect, test } from 'vitest'
 

@@ -1,6 +1,6 @@
 import { type Role, connectOne, DatabaseRoles, engineSessionSettings } from '@holdfast/schema'
 import { allStatements, type ClaimParams, claim, listInstances, applyOutcomes } from '@holdfast/queries'
-import { type TestDatabase, testDatabase } from '@holdfast/testing'
+import { type TestDatabase, testDatabase } from '@holdfast/testbed'
 import type pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { seedMillionRows } from './million-rows.ts'

@@ -10,7 +10,7 @@ import {
 } from '@holdfast/queries'
 import type { InstanceId, ProjectId } from '@holdfast/contracts'
 import type { Db } from '@holdfast/schema'
-import { testDatabase } from '@holdfast/testing'
+import { testDatabase } from '@holdfast/testbed'
 import { Kysely, PostgresDialect } from 'kysely'
 import pg from 'pg'
 import { expect, test } from 'vitest'

@@ -20,7 +20,7 @@ import {
   setProjectSuspended,
   setQueuePaused,
 } from '@holdfast/queries'
-import { testDatabase } from '@holdfast/testing'
+import { testDatabase } from '@holdfast/testbed'
 import { sql } from 'kysely'
 import { expect, test } from 'vitest'
 import { EngineRows, newProject, present } from './engine-rows.ts'

@@ -1,4 +1,4 @@
-import { testDatabase } from '@holdfast/testing'
+import { testDatabase } from '@holdfast/testbed'
 import { sql } from 'kysely'
 import { expect, test } from 'vitest'
 import { generateFrom, kept } from '../../../tools/generate.ts'
