@@ -52,12 +52,30 @@
 -- transition
 --   History: one row per applied outcome, partitioned by day (UTC). Written by the flusher, and by the reaper for
 --   the ends it decides; read by GET /v1/instances/:id/history; dropped by partition.
+--
+-- limit_policy
+--   What a project allows: `rate` tokens every `period_ms`, up to `burst` at once; or `capacity` steps at a time.
+--   Written by the api, read by every claim: a change holds from the next claim on. A key is `name` or
+--   `name:partition`; each partition has the whole limit. A key without a gate is serial.
+--
+-- gate_slot
+--   The slots of a gate's key: a row has one holder, so more steps than slots cannot be admitted. Made by the first
+--   claims of a key, with their holder in it; freed by a trigger of instance in the transaction that ends the
+--   claim, whoever ends it; removed by the reaper when all of a key are long free.
+--
+-- rate_bucket
+--   Token buckets, in millionths of a token: whole numbers, so that no rounding can take one below zero (digest
+--   N5). Made, refilled and debited by claims; removed by the reaper when they have long been full.
+--
+-- cascade
+--   Cancelled instances whose children are still to be cancelled. Written in the transaction that cancels the
+--   parent; worked off by reapers some at a time, so that a parent of a million children costs its caller nothing.
 
 -- Types -----------------------------------------------------------------------------------------------------------
 
 CREATE TYPE holdfast.instance_status AS ENUM ('scheduled', 'runnable', 'throttled', 'executing', 'awaiting_signal', 'awaiting_children', 'done', 'failed', 'cancelled');
 
-CREATE TYPE holdfast.outcome_kind AS ENUM ('next', 'sleep', 'retry', 'await_signal', 'done', 'fail', 'cancel');
+CREATE TYPE holdfast.outcome_kind AS ENUM ('next', 'sleep', 'retry', 'await_signal', 'done', 'fail', 'cancel', 'spawn', 'continue_as');
 
 -- Tables ----------------------------------------------------------------------------------------------------------
 
@@ -146,43 +164,49 @@ COMMENT ON TABLE holdfast.process IS
   'One row per running process, heart-beaten by it, removed by it at a graceful stop and by the reaper when it is silent.';
 
 CREATE TABLE holdfast.instance (
-  id                bigint GENERATED ALWAYS AS IDENTITY,
-  project_id        bigint NOT NULL,
-  parent_id         bigint,
-  claim_epoch       bigint NOT NULL DEFAULT 0,
-  eligible_at       timestamp with time zone NOT NULL DEFAULT now(),
-  lease_expires_at  timestamp with time zone,
-  await_deadline    timestamp with time zone,
-  inserted_at       timestamp with time zone NOT NULL DEFAULT now(),
-  updated_at        timestamp with time zone NOT NULL DEFAULT now(),
-  version           integer NOT NULL DEFAULT 1,
-  attempt           integer NOT NULL DEFAULT 0,
-  reclaims          integer NOT NULL DEFAULT 0,
-  children_pending  integer NOT NULL DEFAULT 0,
-  rate_weight       integer NOT NULL DEFAULT 1,
-  status            holdfast.instance_status NOT NULL DEFAULT 'runnable'::holdfast.instance_status,
-  priority          smallint NOT NULL DEFAULT 0,
-  machine           text NOT NULL,
-  step              text NOT NULL DEFAULT 'start'::text,
-  queue             text NOT NULL DEFAULT 'default'::text,
-  state             jsonb NOT NULL DEFAULT '{}'::jsonb,
-  result            jsonb,
-  error             jsonb,
-  claimed_by        text,
-  concurrency_key   text,
-  rate_key          text,
-  awaits            text[],
-  correlation_key   text,
-  correlation_scope holdfast.instance_status[] NOT NULL DEFAULT '{}'::holdfast.instance_status[],
-  correlation_guard text GENERATED ALWAYS AS (
+  id                  bigint GENERATED ALWAYS AS IDENTITY,
+  project_id          bigint NOT NULL,
+  parent_id           bigint,
+  claim_epoch         bigint NOT NULL DEFAULT 0,
+  eligible_at         timestamp with time zone NOT NULL DEFAULT now(),
+  lease_expires_at    timestamp with time zone,
+  await_deadline      timestamp with time zone,
+  inserted_at         timestamp with time zone NOT NULL DEFAULT now(),
+  updated_at          timestamp with time zone NOT NULL DEFAULT now(),
+  version             integer NOT NULL DEFAULT 1,
+  attempt             integer NOT NULL DEFAULT 0,
+  reclaims            integer NOT NULL DEFAULT 0,
+  children_pending    integer NOT NULL DEFAULT 0,
+  rate_weight         integer NOT NULL DEFAULT 1,
+  status              holdfast.instance_status NOT NULL DEFAULT 'runnable'::holdfast.instance_status,
+  priority            smallint NOT NULL DEFAULT 0,
+  machine             text NOT NULL,
+  step                text NOT NULL DEFAULT 'start'::text,
+  queue               text NOT NULL DEFAULT 'default'::text,
+  state               jsonb NOT NULL DEFAULT '{}'::jsonb,
+  result              jsonb,
+  error               jsonb,
+  claimed_by          text,
+  concurrency_key     text,
+  rate_key            text,
+  awaits              text[],
+  correlation_key     text,
+  correlation_scope   holdfast.instance_status[] NOT NULL DEFAULT '{}'::holdfast.instance_status[],
+  correlation_guard   text GENERATED ALWAYS AS (
     CASE
         WHEN (status <> ALL (ARRAY['done'::holdfast.instance_status, 'failed'::holdfast.instance_status, 'cancelled'::holdfast.instance_status])) OR (status = ANY (correlation_scope)) THEN correlation_key
         ELSE NULL::text
     END) STORED,
-  traceparent       text,
+  traceparent         text,
+  parent_epoch        bigint,
+  throttled_until     timestamp with time zone,
+  cancel_requested_at timestamp with time zone,
+  cancel_reason       text,
+  gate_slot           integer,
   CONSTRAINT instance_pkey PRIMARY KEY (id),
   CONSTRAINT instance_awaiting_has_children CHECK (status <> 'awaiting_children'::holdfast.instance_status OR children_pending > 0),
   CONSTRAINT instance_awaiting_names_signals CHECK (status <> 'awaiting_signal'::holdfast.instance_status OR cardinality(awaits) > 0),
+  CONSTRAINT instance_cancel_reason_length CHECK (length(cancel_reason) <= 2000),
   CONSTRAINT instance_children_pending_not_negative CHECK (children_pending >= 0),
   CONSTRAINT instance_correlation_scope_is_terminal CHECK (correlation_scope <@ ARRAY['done'::holdfast.instance_status, 'failed'::holdfast.instance_status, 'cancelled'::holdfast.instance_status]),
   CONSTRAINT instance_executing_is_claimed CHECK ((status = 'executing'::holdfast.instance_status) = (claimed_by IS NOT NULL)),
@@ -190,6 +214,8 @@ CREATE TABLE holdfast.instance (
   CONSTRAINT instance_keys_length CHECK (length(concurrency_key) <= 500 AND length(correlation_key) <= 500 AND length(rate_key) <= 500),
   CONSTRAINT instance_rate_weight_positive CHECK (rate_weight > 0),
   CONSTRAINT instance_result_is_of_done CHECK (result IS NULL OR status = 'done'::holdfast.instance_status),
+  CONSTRAINT instance_throttled_has_a_waker CHECK (status <> 'throttled'::holdfast.instance_status OR concurrency_key IS NOT NULL OR throttled_until IS NOT NULL),
+  CONSTRAINT instance_throttled_until_is_of_throttled CHECK (throttled_until IS NULL OR status = 'throttled'::holdfast.instance_status),
   CONSTRAINT instance_words_length CHECK (length(machine) >= 1 AND length(machine) <= 200 AND length(step) >= 1 AND length(step) <= 200 AND length(queue) >= 1 AND length(queue) <= 200),
   CONSTRAINT instance_parent_id FOREIGN KEY (parent_id) REFERENCES holdfast.instance(id) ON DELETE SET NULL
 ) WITH (
@@ -199,15 +225,19 @@ CREATE TABLE holdfast.instance (
   autovacuum_analyze_scale_factor = 0.05,
   autovacuum_vacuum_cost_delay = 0
 );
-CREATE INDEX instance_await_deadline ON holdfast.instance USING btree (await_deadline) WHERE ((status = 'awaiting_signal'::holdfast.instance_status) AND (await_deadline IS NOT NULL));
-CREATE UNIQUE INDEX instance_concurrency_active ON holdfast.instance USING btree (project_id, concurrency_key) WHERE ((status = 'executing'::holdfast.instance_status) AND (concurrency_key IS NOT NULL));
+CREATE INDEX instance_await_deadline ON holdfast.instance USING btree (await_deadline) WHERE ((status = ANY (ARRAY['awaiting_signal'::holdfast.instance_status, 'awaiting_children'::holdfast.instance_status])) AND (await_deadline IS NOT NULL));
+CREATE INDEX instance_cancelling ON holdfast.instance USING btree (cancel_requested_at) WHERE ((status = 'executing'::holdfast.instance_status) AND (cancel_requested_at IS NOT NULL));
+CREATE UNIQUE INDEX instance_concurrency_active ON holdfast.instance USING btree (project_id, concurrency_key) WHERE ((status = 'executing'::holdfast.instance_status) AND (concurrency_key IS NOT NULL) AND (gate_slot IS NULL));
 CREATE UNIQUE INDEX instance_correlation ON holdfast.instance USING btree (project_id, correlation_guard) WHERE (correlation_guard IS NOT NULL);
 CREATE INDEX instance_due ON holdfast.instance USING btree (eligible_at) WHERE (status = 'scheduled'::holdfast.instance_status);
 CREATE INDEX instance_finished ON holdfast.instance USING btree (updated_at) WHERE (status = ANY (ARRAY['done'::holdfast.instance_status, 'failed'::holdfast.instance_status, 'cancelled'::holdfast.instance_status]));
 CREATE INDEX instance_lease ON holdfast.instance USING btree (lease_expires_at) WHERE (status = 'executing'::holdfast.instance_status);
-CREATE INDEX instance_parent ON holdfast.instance USING btree (parent_id) WHERE (parent_id IS NOT NULL);
+CREATE INDEX instance_line ON holdfast.instance USING btree (project_id, concurrency_key, queue, priority, eligible_at, id) WHERE ((status = ANY (ARRAY['runnable'::holdfast.instance_status, 'throttled'::holdfast.instance_status])) AND (concurrency_key IS NOT NULL));
+CREATE INDEX instance_parent ON holdfast.instance USING btree (parent_id, id) WHERE (parent_id IS NOT NULL);
 CREATE INDEX instance_pick ON holdfast.instance USING btree (queue, priority, eligible_at, id) WHERE (status = 'runnable'::holdfast.instance_status);
 CREATE INDEX instance_project ON holdfast.instance USING btree (project_id, id);
+CREATE INDEX instance_rate_line ON holdfast.instance USING btree (project_id, rate_key, throttled_until) WHERE ((status = 'throttled'::holdfast.instance_status) AND (throttled_until IS NOT NULL) AND (rate_key IS NOT NULL));
+CREATE INDEX instance_throttled_until ON holdfast.instance USING btree (throttled_until) WHERE ((status = 'throttled'::holdfast.instance_status) AND (throttled_until IS NOT NULL));
 COMMENT ON TABLE holdfast.instance IS
   'One row per machine instance (a job is a machine of one step). Inserted by the api and by clients; claimed by schedulers; moved by flushers; healed and removed by reapers. Only the primary key is a full unique index and it never changes, so that updates lock FOR NO KEY UPDATE and coexist with the KEY SHARE of foreign keys.';
 COMMENT ON COLUMN holdfast.instance.claim_epoch IS
@@ -216,6 +246,14 @@ COMMENT ON COLUMN holdfast.instance.updated_at IS
   'Last change of status: the claim time of an executing row, the end of a terminal one. Heart-beats do not touch it.';
 COMMENT ON COLUMN holdfast.instance.awaits IS
   'Signal names of the last park; kept through the wake until the woken step ends, because they decide what the step is shown as awaited.';
+COMMENT ON COLUMN holdfast.instance.parent_epoch IS
+  'The claim epoch of the parent when it spawned this child. The parent keeps that epoch while it waits, so a child of an earlier spawn cannot count towards a later one.';
+COMMENT ON COLUMN holdfast.instance.throttled_until IS
+  'When the bucket of its rate limit will have refilled as far as this row''s place in the line; null for a row that a key has denied, which is woken by whoever frees it.';
+COMMENT ON COLUMN holdfast.instance.cancel_requested_at IS
+  'Somebody asked an executing instance to stop. Its step is told; what it then answers ends the instance, and a reaper ends it when the grace is over.';
+COMMENT ON COLUMN holdfast.instance.gate_slot IS
+  'The slot of its gate that the last claim took; null for a serial key. Means something only while executing; written by claims and by nothing else.';
 
 CREATE TABLE holdfast.signal (
   id          bigint GENERATED ALWAYS AS IDENTITY,
@@ -272,6 +310,15 @@ CREATE TABLE holdfast.outcome (
   result          jsonb,
   error           jsonb,
   traceparent     text,
+  version         integer,
+  rate_weight     integer,
+  join_count      integer,
+  key_change      boolean NOT NULL DEFAULT false,
+  discard         boolean NOT NULL DEFAULT false,
+  held_key        text,
+  concurrency_key text,
+  rate_key        text,
+  children        jsonb,
   CONSTRAINT outcome_pkey PRIMARY KEY (instance_id, claim_epoch),
   CONSTRAINT outcome_delay_range CHECK (delay_ms >= 0 AND delay_ms <= '3155760000000'::bigint),
   CONSTRAINT outcome_shape CHECK (
@@ -280,6 +327,8 @@ CREATE TABLE holdfast.outcome (
         WHEN 'sleep'::holdfast.outcome_kind THEN step IS NOT NULL AND delay_ms IS NOT NULL
         WHEN 'retry'::holdfast.outcome_kind THEN delay_ms IS NOT NULL
         WHEN 'await_signal'::holdfast.outcome_kind THEN step IS NOT NULL AND cardinality(awaits) > 0
+        WHEN 'spawn'::holdfast.outcome_kind THEN step IS NOT NULL AND jsonb_typeof(children) = 'array'::text AND (join_count IS NULL OR join_count > 0)
+        WHEN 'continue_as'::holdfast.outcome_kind THEN step IS NOT NULL AND version > 0
         WHEN 'done'::holdfast.outcome_kind THEN error IS NULL
         ELSE error IS NOT NULL AND result IS NULL
     END),
@@ -294,6 +343,10 @@ CREATE TABLE holdfast.outcome (
 CREATE INDEX outcome_seq ON holdfast.outcome USING btree (seq);
 COMMENT ON TABLE holdfast.outcome IS
   'What a step answered, waiting to be applied. Appended by schedulers (queries/engine/stage-outcomes), taken and deleted by flushers (queries/engine/flush-outcomes). The primary key makes a second outcome of one claim uncommittable.';
+COMMENT ON COLUMN holdfast.outcome.key_change IS
+  'The next step has the key in concurrency_key, which may be none; false: it keeps the one it has.';
+COMMENT ON COLUMN holdfast.outcome.held_key IS
+  'The concurrency key that its claim held: whoever waits for it is looked after when the claim is over.';
 
 CREATE TABLE holdfast.outcome_quarantine (
   id             bigint GENERATED ALWAYS AS IDENTITY,
@@ -328,6 +381,87 @@ COMMENT ON TABLE holdfast.transition IS
   'History: one row per applied outcome, partitioned by day (UTC). Written by the flusher, and by the reaper for the ends it decides; read by GET /v1/instances/:id/history; dropped by partition.';
 
 CREATE TABLE holdfast.transition_default PARTITION OF holdfast.transition DEFAULT;
+
+CREATE TABLE holdfast.limit_policy (
+  project_id bigint NOT NULL,
+  kind       text NOT NULL,
+  name       text NOT NULL,
+  rate       bigint,
+  period_ms  bigint,
+  burst      integer,
+  shards     smallint,
+  capacity   integer,
+  revision   integer NOT NULL DEFAULT 1,
+  created_at timestamp with time zone NOT NULL DEFAULT now(),
+  updated_at timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT limit_policy_pkey PRIMARY KEY (project_id, kind, name),
+  CONSTRAINT limit_policy_burst_range CHECK (burst >= 1 AND burst <= 1000000000),
+  CONSTRAINT limit_policy_capacity_range CHECK (capacity >= 0 AND capacity <= 100000),
+  CONSTRAINT limit_policy_kind CHECK (kind = ANY (ARRAY['rate'::text, 'gate'::text])),
+  CONSTRAINT limit_policy_name_shape CHECK (length(name) >= 1 AND length(name) <= 200 AND POSITION((':'::text) IN (name)) = 0),
+  CONSTRAINT limit_policy_period_range CHECK (period_ms >= 1 AND period_ms <= '31536000000'::bigint),
+  CONSTRAINT limit_policy_rate_range CHECK (rate >= 0 AND rate <= 1000000000),
+  CONSTRAINT limit_policy_shape CHECK (
+    CASE kind
+        WHEN 'rate'::text THEN rate IS NOT NULL AND period_ms IS NOT NULL AND burst IS NOT NULL AND shards IS NOT NULL AND capacity IS NULL
+        ELSE rate IS NULL AND period_ms IS NULL AND burst IS NULL AND shards IS NULL AND capacity IS NOT NULL
+    END),
+  CONSTRAINT limit_policy_shards_range CHECK (shards >= 1 AND shards <= 64),
+  CONSTRAINT limit_policy_project FOREIGN KEY (project_id) REFERENCES holdfast.project(id)
+);
+COMMENT ON TABLE holdfast.limit_policy IS
+  'What a project allows: `rate` tokens every `period_ms`, up to `burst` at once; or `capacity` steps at a time. Written by the api, read by every claim: a change holds from the next claim on. A key is `name` or `name:partition`; each partition has the whole limit. A key without a gate is serial.';
+
+CREATE TABLE holdfast.gate_slot (
+  project_id   bigint NOT NULL,
+  key          text NOT NULL,
+  slot         integer NOT NULL,
+  holder_id    bigint,
+  holder_epoch bigint,
+  changed_at   timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT gate_slot_pkey PRIMARY KEY (project_id, key, slot),
+  CONSTRAINT gate_slot_holder_has_an_epoch CHECK ((holder_id IS NULL) = (holder_epoch IS NULL)),
+  CONSTRAINT gate_slot_slot_not_negative CHECK (slot >= 0)
+) WITH (
+  fillfactor = 50,
+  autovacuum_vacuum_scale_factor = 0.0,
+  autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0
+);
+COMMENT ON TABLE holdfast.gate_slot IS
+  'The slots of a gate''s key: a row has one holder, so more steps than slots cannot be admitted. Made by the first claims of a key, with their holder in it; freed by a trigger of instance in the transaction that ends the claim, whoever ends it; removed by the reaper when all of a key are long free.';
+
+CREATE TABLE holdfast.rate_bucket (
+  project_id  bigint NOT NULL,
+  key         text NOT NULL,
+  shard       smallint NOT NULL,
+  revision    integer NOT NULL,
+  tokens      bigint NOT NULL,
+  capacity    bigint NOT NULL,
+  refilled_at timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT rate_bucket_pkey PRIMARY KEY (project_id, key, shard),
+  CONSTRAINT rate_bucket_shard_not_negative CHECK (shard >= 0),
+  CONSTRAINT rate_bucket_within_capacity CHECK (tokens >= 0 AND tokens <= capacity)
+) WITH (
+  fillfactor = 50,
+  autovacuum_vacuum_scale_factor = 0.0,
+  autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0
+);
+COMMENT ON TABLE holdfast.rate_bucket IS
+  'Token buckets, in millionths of a token: whole numbers, so that no rounding can take one below zero (digest N5). Made, refilled and debited by claims; removed by the reaper when they have long been full.';
+COMMENT ON COLUMN holdfast.rate_bucket.revision IS
+  'Of the policy, when this shard was last written. A shard that has missed a revision holds tokens of an arrangement in which others had them too; they do not count (digest N6).';
+
+CREATE TABLE holdfast.cascade (
+  parent_id    bigint NOT NULL,
+  reason       text,
+  requested_at timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT cascade_pkey PRIMARY KEY (parent_id),
+  CONSTRAINT cascade_parent_id FOREIGN KEY (parent_id) REFERENCES holdfast.instance(id) ON DELETE CASCADE
+);
+COMMENT ON TABLE holdfast.cascade IS
+  'Cancelled instances whose children are still to be cancelled. Written in the transaction that cancels the parent; worked off by reapers some at a time, so that a parent of a million children costs its caller nothing.';
 
 -- Functions -------------------------------------------------------------------------------------------------------
 
@@ -383,14 +517,44 @@ BEGIN
   RETURN made;
 END $function$;
 
+CREATE OR REPLACE FUNCTION holdfast.free_gate_slot()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  IF TG_OP = 'UPDATE' AND NEW.status = 'executing' AND NEW.concurrency_key = OLD.concurrency_key THEN
+    -- The same worker goes on with the next step under its slot.
+    UPDATE holdfast.gate_slot SET holder_epoch = NEW.claim_epoch
+    WHERE project_id = OLD.project_id AND key = OLD.concurrency_key AND slot = OLD.gate_slot
+      AND holder_id = OLD.id AND holder_epoch = OLD.claim_epoch;
+  ELSE
+    UPDATE holdfast.gate_slot SET holder_id = NULL, holder_epoch = NULL, changed_at = now()
+    WHERE project_id = OLD.project_id AND key = OLD.concurrency_key AND slot = OLD.gate_slot
+      AND holder_id = OLD.id AND holder_epoch = OLD.claim_epoch;
+  END IF;
+  RETURN NULL;
+END $function$;
+
+-- Triggers --------------------------------------------------------------------------------------------------------
+
+CREATE TRIGGER instance_deleted_frees_gate_slot AFTER DELETE ON holdfast.instance FOR EACH ROW WHEN (old.status = 'executing'::holdfast.instance_status AND old.gate_slot IS NOT NULL) EXECUTE FUNCTION holdfast.free_gate_slot();
+
+CREATE TRIGGER instance_frees_gate_slot AFTER UPDATE OF status, claim_epoch, concurrency_key ON holdfast.instance FOR EACH ROW WHEN (old.status = 'executing'::holdfast.instance_status AND old.gate_slot IS NOT NULL AND (new.status <> 'executing'::holdfast.instance_status OR new.claim_epoch <> old.claim_epoch OR new.concurrency_key IS DISTINCT FROM old.concurrency_key)) EXECUTE FUNCTION holdfast.free_gate_slot();
+
 -- Grants ----------------------------------------------------------------------------------------------------------
 
 -- holdfast_api
 GRANT USAGE ON SCHEMA holdfast TO holdfast_api;
 GRANT INSERT, SELECT ON holdfast.api_token TO holdfast_api;
 GRANT UPDATE (revoked_at) ON holdfast.api_token TO holdfast_api;
+GRANT INSERT, SELECT ON holdfast.cascade TO holdfast_api;
+GRANT SELECT ON holdfast.gate_slot TO holdfast_api;
 GRANT INSERT, SELECT ON holdfast.instance TO holdfast_api;
-GRANT UPDATE (eligible_at, updated_at, status) ON holdfast.instance TO holdfast_api;
+GRANT UPDATE (eligible_at, await_deadline, updated_at, attempt, reclaims, children_pending, status, error, awaits, throttled_until, cancel_requested_at, cancel_reason) ON holdfast.instance TO holdfast_api;
+GRANT INSERT, SELECT ON holdfast.limit_policy TO holdfast_api;
+GRANT UPDATE (rate, period_ms, burst, shards, capacity, revision, updated_at) ON holdfast.limit_policy TO holdfast_api;
 GRANT SELECT ON holdfast.machine TO holdfast_api;
 GRANT SELECT ON holdfast.outcome_quarantine TO holdfast_api;
 GRANT DELETE, INSERT, SELECT ON holdfast.process TO holdfast_api;
@@ -399,16 +563,18 @@ GRANT INSERT, SELECT ON holdfast.project TO holdfast_api;
 GRANT UPDATE (suspended_at) ON holdfast.project TO holdfast_api;
 GRANT INSERT, SELECT ON holdfast.queue TO holdfast_api;
 GRANT UPDATE (paused_at, updated_at) ON holdfast.queue TO holdfast_api;
+GRANT SELECT ON holdfast.rate_bucket TO holdfast_api;
 GRANT SELECT ON holdfast.schema_migration TO holdfast_api;
-GRANT INSERT, SELECT ON holdfast.signal TO holdfast_api;
+GRANT DELETE, INSERT, SELECT ON holdfast.signal TO holdfast_api;
 GRANT INSERT, SELECT ON holdfast.signal_receipt TO holdfast_api;
-GRANT SELECT ON holdfast.transition TO holdfast_api;
+GRANT INSERT, SELECT ON holdfast.transition TO holdfast_api;
 GRANT USAGE ON SEQUENCE holdfast.instance_id_seq TO holdfast_api;
 
 -- holdfast_enqueue, which cannot log in
 GRANT USAGE ON SCHEMA holdfast TO holdfast_enqueue;
 GRANT INSERT, SELECT ON holdfast.instance TO holdfast_enqueue;
 GRANT UPDATE (eligible_at, updated_at, status) ON holdfast.instance TO holdfast_enqueue;
+GRANT SELECT ON holdfast.limit_policy TO holdfast_enqueue;
 GRANT SELECT ON holdfast.machine TO holdfast_enqueue;
 GRANT SELECT ON holdfast.project TO holdfast_enqueue;
 GRANT INSERT, SELECT ON holdfast.signal TO holdfast_enqueue;
@@ -417,16 +583,22 @@ GRANT USAGE ON SEQUENCE holdfast.instance_id_seq TO holdfast_enqueue;
 
 -- holdfast_flusher
 GRANT USAGE ON SCHEMA holdfast TO holdfast_flusher;
-GRANT SELECT ON holdfast.instance TO holdfast_flusher;
-GRANT UPDATE (eligible_at, lease_expires_at, await_deadline, updated_at, version, attempt, reclaims, children_pending, rate_weight, status, step, state, result, error, claimed_by, concurrency_key, rate_key, awaits) ON holdfast.instance TO holdfast_flusher;
+GRANT INSERT, SELECT ON holdfast.cascade TO holdfast_flusher;
+GRANT SELECT ON holdfast.gate_slot TO holdfast_flusher;
+GRANT DELETE, INSERT, SELECT ON holdfast.instance TO holdfast_flusher;
+GRANT UPDATE (eligible_at, lease_expires_at, await_deadline, updated_at, version, attempt, reclaims, children_pending, rate_weight, status, step, state, result, error, claimed_by, concurrency_key, rate_key, awaits, gate_slot) ON holdfast.instance TO holdfast_flusher;
+GRANT SELECT ON holdfast.limit_policy TO holdfast_flusher;
+GRANT SELECT ON holdfast.machine TO holdfast_flusher;
 GRANT DELETE, SELECT ON holdfast.outcome TO holdfast_flusher;
 GRANT UPDATE (seq) ON holdfast.outcome TO holdfast_flusher;
 GRANT INSERT ON holdfast.outcome_quarantine TO holdfast_flusher;
 GRANT DELETE, INSERT, SELECT ON holdfast.process TO holdfast_flusher;
 GRANT UPDATE (heartbeat_at) ON holdfast.process TO holdfast_flusher;
+GRANT SELECT ON holdfast.rate_bucket TO holdfast_flusher;
 GRANT SELECT ON holdfast.schema_migration TO holdfast_flusher;
 GRANT DELETE, SELECT ON holdfast.signal TO holdfast_flusher;
 GRANT INSERT ON holdfast.transition TO holdfast_flusher;
+GRANT USAGE ON SEQUENCE holdfast.instance_id_seq TO holdfast_flusher;
 ALTER ROLE holdfast_flusher SET enable_hashjoin = off;
 ALTER ROLE holdfast_flusher SET enable_memoize = off;
 ALTER ROLE holdfast_flusher SET enable_mergejoin = off;
@@ -442,12 +614,19 @@ GRANT SELECT ON holdfast.schema_migration TO holdfast_formation_worker;
 
 -- holdfast_reaper
 GRANT USAGE ON SCHEMA holdfast TO holdfast_reaper;
+GRANT DELETE, INSERT, SELECT ON holdfast.cascade TO holdfast_reaper;
+GRANT UPDATE (requested_at) ON holdfast.cascade TO holdfast_reaper;
+GRANT DELETE, SELECT ON holdfast.gate_slot TO holdfast_reaper;
+GRANT UPDATE (changed_at) ON holdfast.gate_slot TO holdfast_reaper;
 GRANT DELETE, SELECT ON holdfast.instance TO holdfast_reaper;
-GRANT UPDATE (eligible_at, lease_expires_at, await_deadline, updated_at, attempt, reclaims, status, error, claimed_by, awaits) ON holdfast.instance TO holdfast_reaper;
+GRANT UPDATE (eligible_at, lease_expires_at, await_deadline, updated_at, attempt, reclaims, children_pending, status, error, claimed_by, awaits, throttled_until, cancel_requested_at, cancel_reason) ON holdfast.instance TO holdfast_reaper;
+GRANT SELECT ON holdfast.limit_policy TO holdfast_reaper;
 GRANT SELECT ON holdfast.machine TO holdfast_reaper;
 GRANT SELECT ON holdfast.outcome TO holdfast_reaper;
 GRANT DELETE, INSERT, SELECT ON holdfast.process TO holdfast_reaper;
 GRANT UPDATE (heartbeat_at) ON holdfast.process TO holdfast_reaper;
+GRANT DELETE, SELECT ON holdfast.rate_bucket TO holdfast_reaper;
+GRANT UPDATE (refilled_at) ON holdfast.rate_bucket TO holdfast_reaper;
 GRANT SELECT ON holdfast.schema_migration TO holdfast_reaper;
 GRANT DELETE, SELECT ON holdfast.signal TO holdfast_reaper;
 GRANT INSERT ON holdfast.transition TO holdfast_reaper;
@@ -462,14 +641,19 @@ ALTER ROLE holdfast_reaper SET plan_cache_mode = force_generic_plan;
 
 -- holdfast_scheduler
 GRANT USAGE ON SCHEMA holdfast TO holdfast_scheduler;
+GRANT INSERT, SELECT ON holdfast.gate_slot TO holdfast_scheduler;
+GRANT UPDATE (holder_id, holder_epoch, changed_at) ON holdfast.gate_slot TO holdfast_scheduler;
 GRANT SELECT ON holdfast.instance TO holdfast_scheduler;
-GRANT UPDATE (claim_epoch, lease_expires_at, updated_at, status, claimed_by) ON holdfast.instance TO holdfast_scheduler;
+GRANT UPDATE (claim_epoch, lease_expires_at, updated_at, status, claimed_by, throttled_until, gate_slot) ON holdfast.instance TO holdfast_scheduler;
+GRANT SELECT ON holdfast.limit_policy TO holdfast_scheduler;
 GRANT INSERT, SELECT ON holdfast.machine TO holdfast_scheduler;
 GRANT UPDATE (queue, max_reclaims, seen_at) ON holdfast.machine TO holdfast_scheduler;
 GRANT INSERT, SELECT ON holdfast.outcome TO holdfast_scheduler;
 GRANT DELETE, INSERT, SELECT ON holdfast.process TO holdfast_scheduler;
 GRANT UPDATE (heartbeat_at) ON holdfast.process TO holdfast_scheduler;
 GRANT SELECT ON holdfast.queue TO holdfast_scheduler;
+GRANT INSERT, SELECT ON holdfast.rate_bucket TO holdfast_scheduler;
+GRANT UPDATE (revision, tokens, capacity, refilled_at) ON holdfast.rate_bucket TO holdfast_scheduler;
 GRANT SELECT ON holdfast.schema_migration TO holdfast_scheduler;
 GRANT SELECT ON holdfast.signal TO holdfast_scheduler;
 ALTER ROLE holdfast_scheduler SET enable_hashjoin = off;

@@ -96,11 +96,13 @@ describe('R6: two claims of one serial key, in every order', () => {
     expect(report.orders).toBe(20)
   })
 
-  // One row each, so that the first claim's locks do not cover the second row of the key: only the unique index stands between the two.
+  // A queue for each, so that both rows are the first of their line: only the unique index stands between the two.
   const oneEach = (on: TestDatabase): Interleaving<Keyed> => ({
-    ...twoClaims((db, worker) => claim(db, { queue: 'default', limit: 1, worker, leaseMs: 60_000, machines: MACHINES })),
+    ...twoClaims((db, worker) => claim(db, { queue: worker, limit: 1, worker, leaseMs: 60_000, machines: MACHINES })),
     database: on,
-    setup: async (db) => ({ ids: await insert(db, await project(db), { concurrencyKey: 'k' }, { concurrencyKey: 'k' }) }),
+    setup: async (db) => ({
+      ids: await insert(db, await project(db), { concurrencyKey: 'k', queue: 'a' }, { concurrencyKey: 'k', queue: 'b' }),
+    }),
     check: async (db, _context, done) => {
       expect(done.errors).toEqual([])
       expect((await instances(db)).filter((row) => row.status === 'executing')).toHaveLength(1)

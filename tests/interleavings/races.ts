@@ -5,6 +5,7 @@ import {
   type AppliedRow,
   applyOutcomes,
   applyRiders,
+  ridersOf,
   type ClaimedRow,
   claim,
   createProject,
@@ -77,13 +78,8 @@ export async function apply(
 }
 
 export async function riders(s: Session, { applied }: { applied?: AppliedRow | undefined }): Promise<void> {
-  if (applied === undefined) return
-  await applyRiders(s.db, {
-    ended: applied.ended ?? [],
-    consumed: applied.consumed ?? [],
-    parked: applied.parked ?? [],
-    presented: applied.presented ?? [],
-  })
+  const follow = applied === undefined ? undefined : ridersOf(applied)
+  if (follow !== undefined) await applyRiders(s.db, follow)
 }
 
 export interface Row {

@@ -7,6 +7,8 @@ const reaperEnv = {
   ...hostEnv,
   /** How often expired leases are looked for, in ms. Short: statements for nothing; long: a killed scheduler's work waits. */
   HOLDFAST_REAP_EVERY_MS: ms(50).default(1_000),
+  /** How long the step of a cancelled instance may take to end by itself before its claim is taken away, in ms. */
+  HOLDFAST_CANCEL_GRACE_MS: ms(0).default(30_000),
   /** How long finished instances are kept, in ms. Default 7 days; 0: until the next sweep, at most a minute. */
   HOLDFAST_RETENTION_MS: ms(0).default(604_800_000),
   /** Days of history kept, today not counted. */
@@ -16,6 +18,7 @@ const reaperEnv = {
 }
 export type ReaperEnv = HostEnv & {
   readonly HOLDFAST_REAP_EVERY_MS: number
+  readonly HOLDFAST_CANCEL_GRACE_MS: number
   readonly HOLDFAST_RETENTION_MS: number
   readonly HOLDFAST_HISTORY_DAYS: number
   readonly HOLDFAST_PROCESS_SILENT_MS: number

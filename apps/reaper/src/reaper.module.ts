@@ -16,6 +16,7 @@ export class ReaperModule {
           logger,
           listen,
           reapEveryMs: env.HOLDFAST_REAP_EVERY_MS,
+          cancelGraceMs: env.HOLDFAST_CANCEL_GRACE_MS,
           retentionMs: env.HOLDFAST_RETENTION_MS,
           historyDays: env.HOLDFAST_HISTORY_DAYS,
           processSilentMs: env.HOLDFAST_PROCESS_SILENT_MS,

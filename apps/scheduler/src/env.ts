@@ -23,6 +23,10 @@ const schedulerEnv = {
   HOLDFAST_MACHINES: z.string().min(1, 'name at least one module that exports machines or jobs'),
   /** Steps that run at once in each queue. Default: 100 in each queue that the machines name. */
   HOLDFAST_QUEUES: queues.optional(),
+  /**
+   * `staged`: outcomes are stored for the flushers. `direct`: this process applies its own, as the database role of both; faster, and what inline steps need.
+   */
+  HOLDFAST_FLUSH: z.enum(['staged', 'direct']).default('staged'),
   /** How long a claim is trusted unrenewed. Short: a stalled network makes steps run twice; long: a killed process's work waits that long. */
   HOLDFAST_LEASE_MS: ms(500, 86_400_000).default(60_000),
   /** How often leases are renewed; at most half the lease. Default: a third of it. */
@@ -35,6 +39,7 @@ const schedulerEnv = {
 export type SchedulerEnv = HostEnv & {
   readonly HOLDFAST_MACHINES: string
   readonly HOLDFAST_QUEUES?: Record<string, number> | undefined
+  readonly HOLDFAST_FLUSH: 'staged' | 'direct'
   readonly HOLDFAST_LEASE_MS: number
   readonly HOLDFAST_HEARTBEAT_MS?: number | undefined
   readonly HOLDFAST_MAX_IDLE_MS: number

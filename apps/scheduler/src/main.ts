@@ -7,6 +7,7 @@ import { SchedulerModule } from './scheduler.module.ts'
 await runRole({
   role: 'scheduler',
   readEnv,
+  databaseRole: (env) => (env.HOLDFAST_FLUSH === 'direct' ? 'direct-scheduler' : 'scheduler'),
   build: async (resources, env) => {
     const machines = await loadMachines(env.HOLDFAST_MACHINES)
     resources.logger.info({ machines: machines.map(({ name, version }) => `${name}/${version}`) }, 'machines loaded')

@@ -21,6 +21,7 @@ export class SchedulerModule {
           hints,
           logger,
           listen,
+          flush: env.HOLDFAST_FLUSH,
           leaseMs: env.HOLDFAST_LEASE_MS,
           maxIdleMs: env.HOLDFAST_MAX_IDLE_MS,
           drainMs: env.HOLDFAST_DRAIN_MS,

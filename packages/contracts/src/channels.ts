@@ -9,5 +9,7 @@ export const Channels = Object.freeze({
   outcome: 'holdfast_outcome',
   /** Something is due soon (a scheduled row, an await deadline). Payload: milliseconds from now. Heard by schedulers and reapers. */
   timer: 'holdfast_timer',
+  /** An executing instance was asked to stop. Payload: its id. Heard by schedulers. */
+  cancel: 'holdfast_cancel',
 } as const)
 export type Channel = (typeof Channels)[keyof typeof Channels]

@@ -6,6 +6,7 @@ export const ErrorStatus = Object.freeze({
   invalid_project: 400,
   invalid_credential: 400,
   invalid_queue: 400,
+  invalid_limit: 400,
   unauthenticated: 401,
   forbidden: 403,
   not_found: 404,

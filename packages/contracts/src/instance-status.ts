@@ -53,9 +53,9 @@ export const TerminalStatuses = Object.freeze(['done', 'failed', 'cancelled'] as
  */
 export const transitions: Record<InstanceStatus, Record<InstanceStatus, boolean>> = {
   scheduled: row('runnable', 'cancelled'),
-  runnable: row('executing', 'cancelled'),
+  runnable: row('executing', 'throttled', 'cancelled'),
   throttled: row('runnable', 'cancelled'),
-  executing: row('scheduled', 'runnable', 'throttled', 'executing', 'awaiting_signal', 'awaiting_children', 'done', 'failed', 'cancelled'),
+  executing: row('scheduled', 'runnable', 'executing', 'awaiting_signal', 'awaiting_children', 'done', 'failed', 'cancelled'),
   awaiting_signal: row('runnable', 'cancelled'),
   awaiting_children: row('runnable', 'cancelled'),
   done: row(),

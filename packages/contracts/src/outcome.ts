@@ -1,7 +1,17 @@
 import type { JsonValue } from './json.ts'
 
 /** What a step may answer. The strings are those of the database enum `holdfast.outcome_kind`. */
-export const OutcomeKinds = Object.freeze(['next', 'sleep', 'retry', 'await_signal', 'done', 'fail', 'cancel'] as const)
+export const OutcomeKinds = Object.freeze([
+  'next',
+  'sleep',
+  'retry',
+  'await_signal',
+  'done',
+  'fail',
+  'cancel',
+  'spawn',
+  'continue_as',
+] as const)
 export type OutcomeKind = (typeof OutcomeKinds)[number]
 
 /** Stored as `instance.error` and in history; `code` is for programs, `message` for people. */
@@ -31,4 +41,6 @@ export const FailureCodes = Object.freeze({
   /** The step ran longer than its `timeout`. */
   stepTimeout: 'step_timeout',
   cancelled: 'cancelled',
+  /** The next step asks for a rate limit that does not exist, or for more of it than its burst. */
+  invalidLimit: 'invalid_limit',
 } as const)

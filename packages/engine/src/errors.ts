@@ -24,3 +24,8 @@ export class LeaseLostError extends Error {
 export class ShutdownError extends Error {
   override readonly name = 'ShutdownError'
 }
+
+/** The reason of `ctx.signal` when somebody has cancelled the instance: clean up and end soon; after the grace (30 s) the claim is over. */
+export class CancelledError extends Error {
+  override readonly name = 'CancelledError'
+}

@@ -1,16 +1,19 @@
-import { Channels, FailureCodes } from '@holdfast/contracts'
+import { FailureCodes, type ProjectId } from '@holdfast/contracts'
 import {
-  type AppliedRow,
   applyOutcomes,
   applyRiders,
+  type Executor,
   hasOutcomes,
   isConnectionLoss,
   isLostRace,
+  type Key,
   peekOutcome,
   quarantineOutcome,
+  ridersOfEnded,
 } from '@holdfast/queries'
 import type { Db } from '@holdfast/schema'
-import { type Hints, TIMER_HINT_WITHIN_MS } from './hints.ts'
+import { announceApplied, followApplied, wakeFreed } from './applied.ts'
+import type { Hints } from './hints.ts'
 import { type Logger, silentLogger } from './logger.ts'
 
 export interface FlusherOptions {
@@ -48,8 +51,8 @@ const RACE_ATTEMPTS = 10
  */
 export class Flusher {
   readonly #db: Db
-  readonly #hints: Hints
   readonly #logger: Logger
+  readonly #resources: { readonly db: Db; readonly hints: Hints; readonly logger: Logger }
   readonly #maxBatch: number
   #limit: number
   #afterSeq = 0n
@@ -59,8 +62,8 @@ export class Flusher {
 
   constructor({ db, hints, logger = silentLogger, maxBatch = 1_000 }: FlusherOptions) {
     this.#db = db
-    this.#hints = hints
     this.#logger = logger
+    this.#resources = { db, hints, logger }
     this.#maxBatch = this.#limit = maxBatch
   }
 
@@ -98,9 +101,10 @@ export class Flusher {
   async #flushFrom(afterSeq: bigint): Promise<FlushResult> {
     for (let attempt = 1; ; attempt += 1) {
       try {
-        const applied = await this.#db.transaction().execute((trx) => apply(trx, afterSeq.toString(), this.#limit))
+        const params = { afterSeq: afterSeq.toString(), limit: this.#limit }
+        const applied = await this.#db.transaction().execute(async (trx) => followApplied(trx, (await applyOutcomes(trx, params))[0]))
         this.#limit = Math.min(this.#maxBatch, this.#limit * 2)
-        this.#announce(applied)
+        await announceApplied(this.#resources, applied)
         if (applied.max_seq !== null) {
           const mark = BigInt(applied.max_seq) - BigInt(LOW_WATER_SLACK)
           if (mark > this.#afterSeq) this.#afterSeq = mark
@@ -132,23 +136,21 @@ export class Flusher {
       const justBefore = (BigInt(front.seq) - 1n).toString()
       const alone = await trx.savepoint('alone').execute()
       let result: FlushResult
+      let announce = async (): Promise<void> => undefined
       try {
-        const applied = await apply(alone, justBefore, 1)
-        this.#announce(applied)
+        const applied = await followApplied(alone, (await applyOutcomes(alone, { afterSeq: justBefore, limit: 1 }))[0])
+        announce = () => announceApplied(this.#resources, applied)
         result = { taken: applied.taken, applied: applied.applied, stale: applied.taken - applied.applied, quarantined: 0 }
         await alone.releaseSavepoint('alone').execute()
       } catch (error) {
         if (isConnectionLoss(error) || isLostRace(error)) throw error
         await alone.rollbackToSavepoint('alone').execute()
-        const message = `The database refused to apply this outcome: ${error instanceof Error ? error.message : String(error)}`
-        const [quarantined] = await quarantineOutcome(alone, {
-          afterSeq: justBefore,
-          error: JSON.stringify({ code: FailureCodes.outcomeRejected, message }),
-        })
-        this.#logger.error({ err: error, ...quarantined }, 'an outcome was put into quarantine and its instance failed')
+        const freed = await this.#quarantine(alone, justBefore, error)
+        announce = () => wakeFreed(this.#resources, freed)
         result = { taken: 1, applied: 0, stale: 0, quarantined: 1 }
       }
       await trx.commit().execute()
+      await announce()
       return result
     } catch (error) {
       await trx
@@ -159,24 +161,17 @@ export class Flusher {
     }
   }
 
-  #announce(applied: AppliedRow): void {
-    for (const queue of applied.queues ?? []) this.#hints.send(Channels.runnable, queue)
-    if (applied.due_in_ms !== null && applied.due_in_ms < TIMER_HINT_WITHIN_MS) {
-      this.#hints.send(Channels.timer, String(Math.max(0, applied.due_in_ms)))
-    }
+  /** Answers the key that the failed instance held. */
+  async #quarantine(trx: Executor, afterSeq: string, error: unknown): Promise<Key[]> {
+    const message = `The database refused to apply this outcome: ${error instanceof Error ? error.message : String(error)}`
+    const [row] = await quarantineOutcome(trx, { afterSeq, error: JSON.stringify({ code: FailureCodes.outcomeRejected, message }) })
+    this.#logger.error(
+      { err: error, instance_id: row?.instance_id, claim_epoch: row?.claim_epoch },
+      'an outcome was put into quarantine and its instance failed',
+    )
+    if (row?.failed !== true) return []
+    const riders = ridersOfEnded([{ ...row, id: row.instance_id, status: 'failed' }])
+    if (riders !== undefined) await applyRiders(trx, riders)
+    return row.held_key === null ? [] : [{ projectId: row.project_id as ProjectId, key: row.held_key }]
   }
-}
-
-async function apply(trx: Pick<Db, 'executeQuery'>, afterSeq: string, limit: number): Promise<AppliedRow> {
-  const [applied] = await applyOutcomes(trx, { afterSeq, limit })
-  if (applied === undefined) throw new Error('apply_outcomes answered no row')
-  const { ended, consumed, parked, presented } = applied
-  if (ended === null && consumed === null && parked === null) return applied
-  const [riders] = await applyRiders(trx, {
-    ended: ended ?? [],
-    consumed: consumed ?? [],
-    parked: parked ?? [],
-    presented: presented ?? [],
-  })
-  return riders?.queues == null ? applied : { ...applied, queues: [...new Set([...(applied.queues ?? []), ...riders.queues])] }
 }

@@ -1,6 +1,9 @@
-export { LeaseLostError, ShutdownError, StepTimeoutError, TerminalError } from './errors.ts'
+export { type Child, type ChildOptions, child } from './child.ts'
+export type { ChildFilter, Children, ChildView } from './children.ts'
+export { CancelledError, LeaseLostError, ShutdownError, StepTimeoutError, TerminalError } from './errors.ts'
 export { Flusher, type FlusherOptions, type FlushResult } from './flusher.ts'
 export type { Hints } from './hints.ts'
+export type { RateLimit } from './limit.ts'
 export type { Logger, StepLogger } from './logger.ts'
 export {
   type JobDefinition,
@@ -15,4 +18,4 @@ export type { Outcome } from './outcome.ts'
 export { Reaper, type ReaperOptions } from './reaper.ts'
 export type { RetryPolicy } from './retry-policy.ts'
 export { Scheduler, type SchedulerOptions } from './scheduler.ts'
-export type { ErrorContext, JobContext, ReceivedSignal, StepContext } from './step-context.ts'
+export type { ErrorContext, JobContext, LimitOptions, ReceivedSignal, StepContext } from './step-context.ts'

@@ -20,6 +20,8 @@ export interface LeaseKeeperOptions {
   readonly logger: Logger
   /** The claim is over: reaped, or claimed by somebody else since. */
   readonly onLost: (id: InstanceId, epoch: string) => void
+  /** The claim stands, and somebody asked its instance to stop. Told with every renewal until it has. */
+  readonly onCancelling: (id: InstanceId) => void
 }
 
 /**
@@ -78,7 +80,7 @@ export class LeaseKeeper {
   }
 
   #spawn(): void {
-    const { logger, leaseMs, heartbeatMs, onLost } = this.#options
+    const { logger, leaseMs, heartbeatMs, onLost, onCancelling } = this.#options
     // Functions cannot be sent to a thread.
     const { onIdleError: _onIdleError, ...connection } = this.#options.connection
     // A thread does not go through the loader hooks of this one, and the file has another ending once it is built.
@@ -98,6 +100,7 @@ export class LeaseKeeper {
       const lost = message.lost.filter(({ id, epoch }) => this.#slots.has(keyOf(id, epoch)))
       this.drop(lost)
       for (const { id, epoch } of lost) onLost(id, epoch)
+      for (const { id } of message.cancelling) onCancelling(id)
     })
     thread.on('error', (error) => logger.error({ err: error }, 'the lease thread failed; starting another'))
     thread.on('exit', () => {

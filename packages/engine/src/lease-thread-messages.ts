@@ -9,4 +9,6 @@ export interface LeaseThreadData {
   readonly claims: ClaimTableMemory
 }
 /** The other way there is only the message `stop`. */
-export type FromLeaseThread = { readonly lost: readonly HeldClaim[] } | { readonly error: string; readonly consecutive: number }
+export type FromLeaseThread =
+  | { readonly lost: readonly HeldClaim[]; readonly cancelling: readonly HeldClaim[] }
+  | { readonly error: string; readonly consecutive: number }

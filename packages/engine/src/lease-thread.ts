@@ -20,12 +20,17 @@ async function beat(): Promise<void> {
   // A step that has outrun its timeout keeps its claim until it ends, but its lease is left to run out.
   const { ids, epochs } = table.held(monotonicMs())
   for (let from = 0; from < ids.length; from += BATCH) {
-    const lost = await heartbeat(db, {
+    const rows = await heartbeat(db, {
       ids: ids.slice(from, from + BATCH) as InstanceId[],
       epochs: epochs.slice(from, from + BATCH),
       leaseMs,
     })
-    if (lost.length > 0) say({ lost: lost.map((row) => ({ id: row.id, epoch: row.claim_epoch })) })
+    const claim = ({ id, claim_epoch: epoch }: { id: InstanceId; claim_epoch: string }): { id: InstanceId; epoch: string } => ({
+      id,
+      epoch,
+    })
+    if (rows.length > 0)
+      say({ lost: rows.filter((row) => !row.cancelling).map(claim), cancelling: rows.filter((row) => row.cancelling).map(claim) })
   }
 }
 

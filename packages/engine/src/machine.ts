@@ -37,6 +37,13 @@ export interface MachineSettings {
   readonly maxReclaims?: number
   /** Which outcomes are recorded in the history. Default `all`. */
   readonly history?: 'all' | 'failures' | 'off'
+  /**
+   * `failures`: an instance that is done is deleted instead of being kept until its retention, its result with it: a queue's job at a queue's price. Children and
+   * instances whose correlation key stays occupied when done are kept. Default `all`.
+   */
+  readonly keep?: 'all' | 'failures'
+  /** Whether `ctx.next` goes on inline where it does not say so itself. Default false. */
+  readonly inline?: boolean
 }
 
 export interface MachineDefinition<
@@ -76,6 +83,8 @@ export interface Machine<State = unknown, Payloads = unknown, Result = unknown> 
   readonly queue: string
   readonly maxReclaims: number
   readonly history: 'all' | 'failures' | 'off'
+  readonly keep: 'all' | 'failures'
+  readonly inline: boolean
   readonly stateSchema: StandardSchemaV1 | undefined
   readonly signalSchemas: Schemas
   readonly steps: ReadonlyMap<string, CompiledStep>
@@ -161,15 +170,18 @@ export function job<InputSchema extends StandardSchemaV1 = StandardSchemaV1<Json
   }
 }
 
-function settingsOf(name: string, settings: MachineSettings): Pick<Machine, 'name' | 'version' | 'queue' | 'maxReclaims' | 'history'> {
+function settingsOf(
+  name: string,
+  settings: MachineSettings,
+): Pick<Machine, 'name' | 'version' | 'queue' | 'maxReclaims' | 'history' | 'keep' | 'inline'> {
   requireName('machine', name)
-  const { version = 1, queue = 'default', maxReclaims = 5, history = 'all' } = settings
+  const { version = 1, queue = 'default', maxReclaims = 5, history = 'all', keep = 'all', inline = false } = settings
   if (!Number.isInteger(version) || version < 1)
     throw new TypeError(`the version of machine ${name} must be a whole number of at least 1, not ${version}`)
   if (!Number.isInteger(maxReclaims) || maxReclaims < 0)
     throw new TypeError(`maxReclaims of machine ${name} must be a whole number of at least 0`)
   requireName('queue', queue)
-  return { name, version, queue, maxReclaims, history }
+  return { name, version, queue, maxReclaims, history, keep, inline }
 }
 
 function requireName(what: string, name: string): void {

@@ -1,4 +1,5 @@
 import type { OutcomeKind } from '@holdfast/contracts'
+import type { Child } from './child.ts'
 
 /**
  * What a step answers. Made only by the methods of its context, so that step and signal names are checked by the compiler.
@@ -14,6 +15,16 @@ export interface Outcome<Result = unknown> {
   readonly delayMs?: number | undefined
   readonly awaits?: readonly string[] | undefined
   readonly timeoutMs?: number | undefined
+  readonly rateKey?: string | undefined
+  readonly rateWeight?: number | undefined
+  /** Absent: the key stays; null: it is let go. */
+  readonly concurrencyKey?: string | null | undefined
+  /** Absent: as the machine says. */
+  readonly inline?: boolean | undefined
+  readonly children?: readonly Child[] | undefined
+  /** Absent: all of them. */
+  readonly joinCount?: number | undefined
+  readonly version?: number | undefined
   readonly [made]: true
 }
 

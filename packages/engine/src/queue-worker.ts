@@ -1,14 +1,14 @@
 import type { InstanceId } from '@holdfast/contracts'
-import { type ClaimedRow, claim, type Executor, type InboxRow, isConnectionLoss, isLostRace, loadInbox } from '@holdfast/queries'
+import { type ClaimedRow, claim, claimById, type InboxRow, isConnectionLoss, isLostRace, loadInbox } from '@holdfast/queries'
 import { ClaimPace, MAX_AHEAD } from './claim-pace.ts'
 import type { HeldClaim } from './lease-keeper.ts'
 import type { Logger } from './logger.ts'
 import type { MachineRegistry } from './machine-registry.ts'
 import { type Claimed, type RunnerResources, type RunOutcome, runStep } from './run-step.ts'
+import type { Verdict } from './outcome-writer.ts'
 import { LazyAbort } from './step-context.ts'
 
 export interface QueueWorkerOptions extends RunnerResources {
-  readonly db: Executor
   readonly queue: string
   /** Steps of this queue that execute at once in this process. */
   readonly concurrency: number
@@ -26,7 +26,11 @@ export interface QueueWorkerOptions extends RunnerResources {
   readonly onUnrun: (claims: readonly HeldClaim[]) => void
   /** A step with a timeout has started: its lease is not to be renewed for ever. */
   readonly onTimed: (claimed: Claimed, timeoutMs: number) => void
-  readonly onOutcome: (outcome: RunOutcome) => void
+  /** Looked at and parked: whoever wakes them is to be looked after. */
+  readonly onParked: (rows: readonly ClaimedRow[]) => void
+  readonly onOutcome: (outcome: RunOutcome, settle?: (verdict: Verdict) => void) => void
+  /** Most steps that one claim may go on through inline; 0 where outcomes are staged. */
+  readonly maxChain: number
 }
 
 /** Most claims in one statement; past some hundreds a larger one gains nothing (11–16 µs a row either way). */
@@ -37,6 +41,8 @@ export const MOST_CLAIMED_AHEAD: number = MAX_AHEAD + MAX_CLAIM
 const FIRST_IDLE_MS = 10
 /** How long a small demand may wait for more to come together, so that busy queues claim in batches. */
 const GATHER_MS = 5
+/** Instances that a claim looks at after one in which many were denied. */
+const WIDE_WINDOW = 1_000
 /** A claim that lost the race for a serial key sees the winner at once. */
 const CLAIM_ATTEMPTS = 3
 const MAX_ERROR_PAUSE_MS = 5_000
@@ -51,12 +57,15 @@ export class QueueWorker {
   readonly #running = new Set<Claimed>()
   #buffer: Claimed[] = []
   #stopped = true
+  /** From a stop on no claim goes on inline; a worker that is driven by `runOnce` is not started and not stopping either. */
+  #stopping = false
   #claiming: Promise<void> | undefined
   #wakeDuringClaim = false
   #timer: NodeJS.Timeout | undefined
   #timerAtMs = Number.POSITIVE_INFINITY
   #idleMs = FIRST_IDLE_MS
   #errors = 0
+  #wide = false
   #onEmpty: (() => void)[] = []
   lastProgressMs = performance.now()
 
@@ -74,6 +83,7 @@ export class QueueWorker {
   start(): void {
     if (!this.#stopped) return
     this.#stopped = false
+    this.#stopping = false
     this.wake()
   }
 
@@ -95,7 +105,10 @@ export class QueueWorker {
 
   /** Claims once and runs everything claimed; answers how many. For tests and drains; not while started. */
   async runOnce(): Promise<number> {
-    const rows = await this.#claim(Math.min(MAX_CLAIM, this.#options.concurrency))
+    let rows = 0
+    // A claim that only parked may have others behind it.
+    do rows = await this.#claim(Math.min(MAX_CLAIM, this.#options.concurrency))
+    while (rows === 0 && this.#wide)
     this.#startBuffered()
     await this.#whenEmpty()
     return rows
@@ -104,6 +117,7 @@ export class QueueWorker {
   /** Claims no more; answers what was claimed and not started, to be handed back. */
   async stop(): Promise<HeldClaim[]> {
     this.#stopped = true
+    this.#stopping = true
     this.#clearTimer()
     await this.#claiming
     const left = this.#buffer
@@ -121,6 +135,10 @@ export class QueueWorker {
   }
   stillRunning(): HeldClaim[] {
     return [...this.#running].map(({ row }) => ({ id: row.id, epoch: row.claim_epoch }))
+  }
+  /** Somebody asked it to stop: its step is told, and one that has not begun is run all the same, because what it answers decides. */
+  cancel(id: InstanceId, reason: Error): void {
+    for (const claimed of this.#running) if (claimed.row.id === id) claimed.abort.abort(reason)
   }
   lose(id: InstanceId, epoch: string, reason: Error): void {
     for (const claimed of this.#running) if (claimed.row.id === id && claimed.row.claim_epoch === epoch) claimed.abort.abort(reason)
@@ -176,29 +194,47 @@ export class QueueWorker {
   }
 
   async #claim(limit: number): Promise<number> {
-    const { db, queue, worker, leaseMs, machines } = this.#options
-    const rows = await this.#claimRows({ queue, limit, worker, leaseMs, machines: machines.keys() })
-    if (rows.length === 0) return 0
+    const { queue, worker, leaseMs, machines } = this.#options
+    const window = this.#wide ? Math.max(limit, WIDE_WINDOW) : limit
+    const looked = await this.#claimRows(() =>
+      claim(this.#options.db, { queue, limit, window, worker, leaseMs, machines: machines.keys() }),
+    )
+    const rows = this.#parkDenied(looked)
+    // Behind those that were denied there may be others: look further, and at once.
+    this.#wide = rows.length < looked.length
+    if (this.#wide && rows.length < limit) this.#wakeDuringClaim = true
+    if (rows.length > 0) this.#buffer.push(...(await this.#withInbox(rows)))
+    return rows.length
+  }
+
+  /** Hands over those that were parked; answers the others. */
+  #parkDenied(looked: readonly ClaimedRow[]): readonly ClaimedRow[] {
+    const parked = looked.filter(({ status }) => status === 'throttled')
+    if (parked.length === 0) return looked
+    this.#options.onParked(parked)
+    return looked.filter(({ status }) => status === 'executing')
+  }
+
+  async #withInbox(rows: readonly ClaimedRow[]): Promise<Claimed[]> {
     const claimedAtMs = performance.now()
-    const claims: Claimed[] = rows.map((row) => ({ row, inbox: NOTHING, abort: new LazyAbort(), claimedAtMs }))
+    const claims: Claimed[] = rows.map((row) => ({ row, inbox: NOTHING, abort: new LazyAbort(), claimedAtMs, chain: 0 }))
     this.#options.onClaimed(claims)
     try {
       // After the claim has committed, so that it holds every signal that woke one of these rows.
-      const inbox = await loadInbox(db, { ids: rows.map((row) => row.id) })
+      const inbox = await loadInbox(this.#options.db, { ids: rows.map((row) => row.id) })
       if (inbox.length > 0) attachInbox(claims, inbox)
+      return claims
     } catch (error) {
       // Leased to us with nobody to run them (R19): back with them, and if that fails too their leases run out.
       this.#options.onUnrun(rows.map((row) => ({ id: row.id, epoch: row.claim_epoch })))
       throw error
     }
-    this.#buffer.push(...claims)
-    return rows.length
   }
 
-  async #claimRows(params: Parameters<typeof claim>[1]): Promise<ClaimedRow[]> {
+  async #claimRows(take: () => Promise<ClaimedRow[]>): Promise<ClaimedRow[]> {
     for (let attempt = 1; ; attempt += 1) {
       try {
-        return await claim(this.#options.db, params)
+        return await take()
       } catch (error) {
         if (!isLostRace(error) || attempt === CLAIM_ATTEMPTS) throw error
       }
@@ -218,17 +254,68 @@ export class QueueWorker {
   }
 
   async #run(claimed: Claimed): Promise<void> {
-    const { row } = claimed
-    const machine = this.#options.machines.get(row.machine, row.version)
-    // The claim statement takes only what the registry has.
-    if (machine === undefined) throw new Error(`claimed ${row.machine} version ${row.version}, which this process does not know`)
-    const outcome = await runStep(claimed, machine, this.#options)
-    this.#running.delete(claimed)
-    this.#pace.finished(1, performance.now())
-    this.#options.onOutcome(outcome)
+    for (let current: Claimed | undefined = claimed; current !== undefined; ) current = await this.#runOne(current)
     this.#startBuffered()
     if (this.#running.size === 0 && this.#buffer.length === 0) for (const resolve of this.#onEmpty.splice(0)) resolve()
     if (!this.#stopped) this.#refill(false)
+  }
+
+  /** Answers the claim of the next step where it goes on inline. */
+  async #runOne(claimed: Claimed): Promise<Claimed | undefined> {
+    const { machines, maxChain, onOutcome } = this.#options
+    const { row } = claimed
+    const machine = machines.get(row.machine, row.version)
+    // The claim statement takes only what the registry has.
+    if (machine === undefined) throw new Error(`claimed ${row.machine} version ${row.version}, which this process does not know`)
+    const outcome = await runStep(claimed, machine, this.#options)
+    this.#pace.finished(1, performance.now())
+    if (!outcome.inline || claimed.chain >= maxChain || this.#stopping) {
+      this.#running.delete(claimed)
+      onOutcome(outcome.inline ? { ...outcome, inline: false } : outcome)
+      return undefined
+    }
+    // Limits of the next step's own are taken by a claim of that one instance; its own key, kept or let go, needs none.
+    const underThisClaim = outcome.rateKey === undefined && outcome.concurrencyKey === undefined
+    const verdict = await new Promise<Verdict>((settle) => onOutcome({ ...outcome, inline: underThisClaim }, settle))
+    const next = verdict.landed
+      ? await this.#goOn(claimed, outcome, verdict).catch((error: unknown) => this.#leftBehind(row, error))
+      : undefined
+    this.#running.delete(claimed)
+    if (next !== undefined) this.#running.add(next)
+    return next
+  }
+
+  async #goOn(claimed: Claimed, outcome: RunOutcome, { continuedAs }: Verdict): Promise<Claimed | undefined> {
+    const { worker, leaseMs, machines, db } = this.#options
+    const { row } = claimed
+    const next =
+      continuedAs === undefined
+        ? outcome.rateKey === undefined && outcome.concurrencyKey === undefined
+          ? undefined // asked to stop meanwhile
+          : this.#parkDenied(await this.#claimRows(() => claimById(db, { id: row.id, worker, leaseMs, machines: machines.keys() })))[0]
+        : {
+            ...row,
+            claim_epoch: continuedAs,
+            step: outcome.step ?? row.step,
+            state: outcome.state === undefined ? row.state : (JSON.parse(outcome.state) as ClaimedRow['state']),
+            attempt: 0,
+            reclaims: 0,
+            awaits: null,
+            concurrency_key: outcome.keyChange === true ? null : row.concurrency_key,
+          }
+    if (next === undefined) return undefined
+    const [going] = await this.#withInbox([next])
+    if (going === undefined) return undefined
+    const timeoutMs = machines.get(next.machine, next.version)?.steps.get(next.step)?.timeoutMs
+    if (timeoutMs !== undefined) this.#options.onTimed(going, timeoutMs)
+    return { ...going, chain: claimed.chain + 1 }
+  }
+
+  #leftBehind({ id }: ClaimedRow, error: unknown): undefined {
+    this.#options.logger.warn(
+      { err: error, instance_id: id },
+      'an inline continuation could not go on; its lease or the queue brings it back',
+    )
   }
 
   async #whenEmpty(): Promise<void> {

@@ -1,13 +1,24 @@
-import { Channels } from '@holdfast/contracts'
+import { Channels, type ProjectId } from '@holdfast/contracts'
 import {
+  cancelInstances,
+  cancelOverdue,
   deleteFinished,
   dropTransitionPartitions,
+  endCascade,
+  endInstances,
   ensureTransitionPartitions,
   fireAwaitDeadlines,
+  type Key,
   Listener,
+  nextCascade,
+  nextWaitedKeys,
   promoteDue,
+  promoteThrottled,
   reapExpired,
   removeDeadProcesses,
+  removeIdleBuckets,
+  removeIdleSlots,
+  wakeWaiters,
 } from '@holdfast/queries'
 import { type ConnectOptions, connectOne, type Db } from '@holdfast/schema'
 import { DueTimer } from './due-timer.ts'
@@ -21,6 +32,8 @@ export interface ReaperOptions {
   readonly logger?: Logger
   /** How often expired leases are looked for. Default 1 s; a killed scheduler's work waits for its lease and this. */
   readonly reapEveryMs?: number
+  /** How long the step of a cancelled instance may take to end by itself before its claim is taken away. Default 30 s. */
+  readonly cancelGraceMs?: number
   /** Lost claims in one step before `crash_loop`, for machines that nobody has declared. Default 5. */
   readonly defaultMaxReclaims?: number
   /** How long finished instances are kept. Default 7 days; 0 deletes them with the next sweep. */
@@ -38,6 +51,13 @@ const DUE_FLOOR_MS = 5_000
 const SWEEP_EVERY_MS = 60_000
 const PARTITIONS_EVERY_MS = 3_600_000
 const PROCESSES_EVERY_MS = 30_000
+/** Cancellations that somebody waits for; both statements find nothing at the price of one index look-up each. */
+const CANCEL_EVERY_MS = 1_000
+/** How often some of the keys that somebody waits for are looked at: the floor under what a process could not do because it died. */
+const WAITERS_EVERY_MS = 2_000
+/** Idle slots and buckets are removed after so long. */
+const IDLE_LIMITS_MS = 3_600_000
+const FIRST_KEY: Key = { projectId: '0' as ProjectId, key: '' }
 
 /**
  * Heals what others leave behind: expired leases, await deadlines, scheduled rows that are due, silent processes; and removes what is past
@@ -49,9 +69,11 @@ export class Reaper {
   readonly #logger: Logger
   readonly #timers: readonly DueTimer[]
   readonly #scheduled: DueTimer
+  readonly #throttled: DueTimer
   readonly #deadlines: DueTimer
   readonly #listener: Listener | undefined
   #running = false
+  #lastKey = FIRST_KEY
 
   constructor(options: ReaperOptions) {
     this.#options = options
@@ -61,11 +83,16 @@ export class Reaper {
       new DueTimer({ name, floorMs, logger, run: async () => ({ count: (await run()) >= LIMIT ? 1 : 0, nextInMs: null }) })
 
     this.#scheduled = new DueTimer({ name: 'scheduled', floorMs: DUE_FLOOR_MS, logger, run: () => this.promote() })
+    this.#throttled = new DueTimer({ name: 'throttled', floorMs: DUE_FLOOR_MS, logger, run: () => this.promoteThrottled() })
     this.#deadlines = new DueTimer({ name: 'await deadlines', floorMs: DUE_FLOOR_MS, logger, run: () => this.fireDeadlines() })
     this.#timers = [
       this.#scheduled,
       this.#deadlines,
       every('leases', options.reapEveryMs ?? 1_000, () => this.reap()),
+      this.#throttled,
+      every('cancellations', CANCEL_EVERY_MS, () => this.cancellations()),
+      every('waiters', WAITERS_EVERY_MS, () => this.waiters()),
+      every('idle limits', PARTITIONS_EVERY_MS, () => this.idleLimits()),
       every('retention', SWEEP_EVERY_MS, () => this.sweep()),
       every('partitions', PARTITIONS_EVERY_MS, () => this.partitions()),
       every('processes', PROCESSES_EVERY_MS, () => this.processes()),
@@ -79,6 +106,7 @@ export class Reaper {
             onNotification: (_channel, payload) => {
               this.#scheduled.dueIn(Number(payload))
               this.#deadlines.dueIn(Number(payload))
+              this.#throttled.dueIn(Number(payload))
             },
             onError: (error) => logger.warn({ err: error }, 'not hearing notifications; polling meanwhile'),
           })
@@ -103,7 +131,9 @@ export class Reaper {
 
   /** Takes back expired claims; answers how many. */
   async reap(): Promise<number> {
-    const reaped = await reapExpired(this.#options.db, { limit: LIMIT, defaultMaxReclaims: this.#options.defaultMaxReclaims ?? 5 })
+    const { rows: reaped, queues } = await endInstances(this.#options.db, (trx) =>
+      reapExpired(trx, { limit: LIMIT, defaultMaxReclaims: this.#options.defaultMaxReclaims ?? 5 }),
+    )
     if (reaped.length > 0) {
       const failed = reaped.filter((row) => row.status === 'failed')
       this.#logger.warn(
@@ -115,7 +145,7 @@ export class Reaper {
           { instance_ids: failed.slice(0, 10).map((row) => row.id), failed: failed.length },
           'instances failed with crash_loop',
         )
-      this.#announce(new Set(reaped.filter((row) => row.status === 'runnable').map((row) => row.queue)))
+      this.#announce(new Set([...queues, ...reaped.filter((row) => row.status === 'runnable').map((row) => row.queue)]))
     }
     return reaped.length
   }
@@ -124,6 +154,53 @@ export class Reaper {
     const [due] = await promoteDue(this.#options.db, { limit: LIMIT })
     this.#announce(due?.queues ?? [])
     return { count: due?.count ?? 0, nextInMs: due?.next_in_ms ?? null }
+  }
+
+  async promoteThrottled(): Promise<{ count: number; nextInMs: number | null }> {
+    const [due] = await promoteThrottled(this.#options.db, { limit: LIMIT })
+    this.#announce(due?.queues ?? [])
+    return { count: due?.count ?? 0, nextInMs: due?.next_in_ms ?? null }
+  }
+
+  /** Ends what was cancelled and did not stop in time, and cancels some children of cancelled parents; answers how many. */
+  async cancellations(): Promise<number> {
+    const { db, cancelGraceMs = 30_000 } = this.#options
+    const overdue = await endInstances(db, (trx) => cancelOverdue(trx, { graceMs: cancelGraceMs, limit: LIMIT }))
+    if (overdue.rows.length > 0)
+      this.#logger.warn(
+        { cancelled: overdue.rows.length, instance_ids: overdue.rows.slice(0, 10).map(({ id }) => id) },
+        'cancelled instances did not stop in time; their claims are over',
+      )
+    const cascaded = await endInstances(db, async (trx) => {
+      const [next] = await nextCascade(trx, { limit: LIMIT })
+      if (next === undefined) return []
+      const children = next.children ?? []
+      if (children.length < LIMIT) await endCascade(trx, { parentId: next.parent_id })
+      if (children.length === 0) return []
+      return cancelInstances(trx, { ids: children, projectId: null, reason: `Its parent ${next.parent_id} was cancelled.` })
+    })
+    for (const { id, status } of cascaded.rows) if (status === 'executing') this.#options.hints.send(Channels.cancel, id)
+    this.#announce([...overdue.queues, ...cascaded.queues])
+    // A cascade goes on at once: the next parent, or the rest of this one.
+    return cascaded.rows.length > 0 ? LIMIT : overdue.rows.length
+  }
+
+  /** Looks after those who wait for some of the keys, from where the last look ended; answers how many it woke. */
+  async waiters(): Promise<number> {
+    const { db } = this.#options
+    const found = await nextWaitedKeys(db, { ...this.#lastKey, limit: LIMIT })
+    const keys = found.map(({ project_id: projectId, key }) => ({ projectId, key }))
+    this.#lastKey = keys.length < LIMIT ? FIRST_KEY : (keys.at(-1) ?? FIRST_KEY)
+    const woken = keys.length === 0 ? [] : await wakeWaiters(db, { keys })
+    this.#announce(woken.map(({ queue }) => queue))
+    return keys.length
+  }
+
+  async idleLimits(): Promise<number> {
+    const params = { idleMs: IDLE_LIMITS_MS, limit: LIMIT }
+    const [slots] = await removeIdleSlots(this.#options.db, params)
+    const [buckets] = await removeIdleBuckets(this.#options.db, params)
+    return Math.max(slots?.count ?? 0, buckets?.count ?? 0)
   }
 
   async fireDeadlines(): Promise<{ count: number; nextInMs: number | null }> {

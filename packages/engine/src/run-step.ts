@@ -1,13 +1,17 @@
 import { FailureCodes, type FailureRecord, type InstanceId, NotStorableError, storableJson } from '@holdfast/contracts'
-import type { ClaimedRow, InboxRow, StagedOutcome } from '@holdfast/queries'
+import { boundTransaction, type ClaimedRow, type Executor, type InboxRow, lockClaim, type StagedOutcome } from '@holdfast/queries'
+import type { Db } from '@holdfast/schema'
 import { context, propagation, ROOT_CONTEXT, type Span, SpanKind, SpanStatusCode, type Tracer, trace } from '@opentelemetry/api'
 import type { StandardSchemaV1 } from '@standard-schema/spec'
-import { StepTimeoutError, TerminalError } from './errors.ts'
+import type { Transaction } from 'kysely'
+import { LeaseLostError, StepTimeoutError, TerminalError } from './errors.ts'
+import { encodeChildren } from './child.ts'
+import { Children } from './children.ts'
 import type { Logger } from './logger.ts'
 import type { CompiledStep, Machine } from './machine.ts'
 import { isOutcome, type Outcome } from './outcome.ts'
 import { nextDelayMs } from './retry-policy.ts'
-import { type LazyAbort, RunContext } from './step-context.ts'
+import { type LazyAbort, type OwnTables, RunContext } from './step-context.ts'
 
 /** A claimed instance with its inbox and the abort that its step sees. */
 export interface Claimed {
@@ -16,6 +20,8 @@ export interface Claimed {
   readonly abort: LazyAbort
   /** `performance.now()` when the claim returned. */
   readonly claimedAtMs: number
+  /** Steps that have run inline before this one. */
+  readonly chain: number
 }
 
 /** What a run answered; the ages are filled in when it is staged. */
@@ -23,9 +29,16 @@ export type RunOutcome = Omit<StagedOutcome, 'claimedAgoUs' | 'startedAgoUs' | '
   readonly claimedAtMs: number
   readonly startedAtMs: number
   readonly finishedAtMs: number
+  /** The step would like its next one to run under this claim. */
+  readonly inline: boolean
+  /** Committed by the step itself, with its own writes. */
+  readonly durable: boolean
 }
 
 export interface RunnerResources {
+  readonly db: Db
+  /** Stores one outcome in a step's own transaction; false: its claim is over. */
+  readonly commit: (trx: Executor, outcome: RunOutcome) => Promise<{ readonly landed: boolean; readonly afterCommit: () => Promise<void> }>
   readonly logger: Logger
   readonly tracer: Tracer
   readonly random?: () => number
@@ -56,13 +69,17 @@ export async function runStep(claimed: Claimed, machine: Machine, resources: Run
     const run = new StepRun(claimed, machine, resources, span)
     const encoded = await (span.isRecording() ? context.with(trace.setSpan(parent, span), () => run.encoded()) : run.encoded())
     if (encoded.error !== undefined) span.setStatus({ code: SpanStatusCode.ERROR })
-    return { ...encoded, claimedAtMs: claimed.claimedAtMs, startedAtMs, finishedAtMs: performance.now() }
+    return { ...encoded, claimedAtMs: claimed.claimedAtMs, startedAtMs, finishedAtMs: performance.now(), durable: run.durable }
   } finally {
     span.end()
   }
 }
 
-type Encoded = Omit<RunOutcome, 'claimedAtMs' | 'startedAtMs' | 'finishedAtMs'>
+type Encoded = Omit<RunOutcome, 'claimedAtMs' | 'startedAtMs' | 'finishedAtMs' | 'durable'>
+
+/** Longest statement, and longest pause between two, in a step's own transaction: it holds its instance's lock. */
+const STATEMENT_TIMEOUT_MS = 30_000
+const IDLE_TIMEOUT_MS = 10_000
 
 class StepRun {
   readonly #claimed: Claimed
@@ -74,6 +91,7 @@ class StepRun {
   #state: unknown
   #inbox: readonly unknown[] = []
   #awaited: readonly unknown[] = []
+  #committed: Encoded | undefined
 
   constructor(claimed: Claimed, machine: Machine, resources: RunnerResources, span: Span) {
     this.#claimed = claimed
@@ -83,6 +101,10 @@ class StepRun {
     const awaits = claimed.row.awaits
     this.#awaitedRows = awaits === null ? [] : claimed.inbox.filter((signal) => awaits.includes(signal.name))
     this.#state = claimed.row.state
+  }
+
+  get durable(): boolean {
+    return this.#committed !== undefined
   }
 
   async encoded(): Promise<Encoded> {
@@ -97,10 +119,41 @@ class StepRun {
     }
     try {
       await this.#validate()
-      return this.#encode(await this.#call(step))
+      const answer = await this.#call(step)
+      return this.#committed ?? this.#encode(answer)
     } catch (error) {
-      return this.#onError(error, step)
+      if (this.#committed === undefined) return this.#onError(error, step)
+      this.#resources.logger.warn({ instance_id: row.id, step: row.step, err: error }, 'a step threw after its commit, which stands')
+      return this.#committed
     }
+  }
+
+  /** `ctx.commit`: the developer's writes and the outcome, or neither. */
+  async #commit(work: (trx: Transaction<OwnTables>) => Promise<Outcome>): Promise<Outcome> {
+    const { row } = this.#claimed
+    const { db, commit } = this.#resources
+    if (this.#committed !== undefined) throw new TerminalError(`step ${row.step} has committed already; a step commits once`)
+    const lost = (): LeaseLostError =>
+      new LeaseLostError(`the claim of instance ${row.id} is over, or it was cancelled; nothing of this commit was written`)
+    const { answer, encoded, afterCommit } = await db.transaction().execute(async (trx) => {
+      await boundTransaction(trx, { statementMs: STATEMENT_TIMEOUT_MS, idleMs: IDLE_TIMEOUT_MS })
+      if ((await lockClaim(trx, { id: row.id, claimEpoch: row.claim_epoch })).length === 0) throw lost()
+      const answered = this.#checked(await work(trx as unknown as Transaction<OwnTables>))
+      const outcome = { ...this.#encode(answered), inline: false }
+      const nowMs = performance.now()
+      const stored = await commit(trx, {
+        ...outcome,
+        claimedAtMs: this.#claimed.claimedAtMs,
+        startedAtMs: nowMs,
+        finishedAtMs: nowMs,
+        durable: true,
+      })
+      if (!stored.landed) throw lost()
+      return { answer: answered, encoded: outcome, afterCommit: stored.afterCommit }
+    })
+    this.#committed = encoded
+    await afterCommit()
+    return answer
   }
 
   #context(policyDelayMs?: number): RunContext {
@@ -118,6 +171,8 @@ class StepRun {
         inbox: this.#inbox,
         span: this.#span,
         logger: this.#resources.logger,
+        children: () => new Children(this.#resources.db, row.id),
+        commit: (work) => this.#commit(work),
         policyDelayMs,
       },
       abort,
@@ -147,17 +202,22 @@ class StepRun {
     const returned = step.run(ctx as never)
     const answer =
       returned instanceof Promise ? await (step.timeoutMs === undefined ? returned : this.#withTimeout(returned, step.timeoutMs)) : returned
+    return this.#checked(answer)
+  }
+
+  #checked(answer: unknown): Outcome {
+    const { step, machine } = this.#claimed.row
     if (isOutcome(answer)) {
-      if (answer.step !== undefined && !this.#machine.steps.has(answer.step)) {
-        throw new TerminalError(
-          `step ${ctx.step} answered ${answer.kind} to step ${answer.step}, which machine ${ctx.machine} does not have`,
-          { code: FailureCodes.unknownStep },
-        )
+      // Another version has steps of its own.
+      if (answer.step !== undefined && answer.kind !== 'continue_as' && !this.#machine.steps.has(answer.step)) {
+        throw new TerminalError(`step ${step} answered ${answer.kind} to step ${answer.step}, which machine ${machine} does not have`, {
+          code: FailureCodes.unknownStep,
+        })
       }
       return answer
     }
     throw new TerminalError(
-      `step ${ctx.step} of machine ${ctx.machine} answered ${answer === undefined ? 'nothing' : typeof answer} instead of an outcome; return ctx.next(…), ctx.done(…) or another of its outcomes`,
+      `step ${step} of machine ${machine} answered ${answer === undefined ? 'nothing' : typeof answer} instead of an outcome; return ctx.next(…), ctx.done(…) or another of its outcomes`,
     )
   }
 
@@ -200,10 +260,17 @@ class StepRun {
     )
     return delayMs === undefined
       ? this.#failure(failure)
-      : { ...this.#base(), kind: 'retry', delayMs, error: encodeFailure(failure), keepHistory: this.#machine.history !== 'off' }
+      : {
+          ...this.#base(),
+          kind: 'retry',
+          delayMs,
+          error: encodeFailure(failure),
+          keepHistory: this.#machine.history !== 'off',
+          inline: false,
+        }
   }
 
-  #base(): Pick<Encoded, 'instanceId' | 'claimEpoch' | 'fromStep' | 'attempt' | 'traceparent'> {
+  #base(): Pick<Encoded, 'instanceId' | 'claimEpoch' | 'fromStep' | 'attempt' | 'traceparent' | 'heldKey'> {
     const { row } = this.#claimed
     return {
       instanceId: row.id,
@@ -211,11 +278,12 @@ class StepRun {
       fromStep: row.step,
       attempt: row.attempt,
       traceparent: row.traceparent ?? undefined,
+      heldKey: row.concurrency_key ?? undefined,
     }
   }
 
   #failure(failure: FailureRecord): Encoded {
-    return { ...this.#base(), kind: 'fail', error: encodeFailure(failure), keepHistory: this.#machine.history !== 'off' }
+    return { ...this.#base(), kind: 'fail', error: encodeFailure(failure), keepHistory: this.#machine.history !== 'off', inline: false }
   }
 
   /** Throws what makes the outcome impossible to store: it is the step's failure, and none of its neighbours' (digest N2). */
@@ -224,6 +292,7 @@ class StepRun {
     const { kind } = outcome
     const what = (part: string): string => `the ${part} that step ${row.step} answered`
     const failed = kind === 'fail' || kind === 'cancel'
+    const movesOn = kind === 'next' || kind === 'sleep' || kind === 'spawn' || kind === 'continue_as'
     const reason = failed
       ? failureOf(outcome.reason, kind === 'fail' ? FailureCodes.failed : FailureCodes.cancelled)
       : cause === undefined
@@ -240,8 +309,17 @@ class StepRun {
       awaits: outcome.awaits,
       timeoutMs: outcome.timeoutMs,
       presented: kind === 'await_signal' && this.#awaitedRows.length > 0 ? this.#awaitedRows.map((signal) => signal.id) : undefined,
-      consumed:
-        (kind === 'next' || kind === 'sleep') && this.#awaitedRows.length > 0 ? this.#awaitedRows.map((signal) => signal.id) : undefined,
+      consumed: movesOn && this.#awaitedRows.length > 0 ? this.#awaitedRows.map((signal) => signal.id) : undefined,
+      // undefined where it is the rule, so that the column's array is not sent at all
+      keyChange: outcome.concurrencyKey === undefined ? undefined : true,
+      concurrencyKey: outcome.concurrencyKey ?? undefined,
+      rateKey: outcome.rateKey,
+      rateWeight: outcome.rateWeight,
+      children: outcome.children === undefined ? undefined : encodeChildren(outcome.children),
+      joinCount: outcome.joinCount,
+      version: outcome.version,
+      discard: kind === 'done' && this.#machine.keep === 'failures' ? true : undefined,
+      inline: kind === 'next' && (outcome.inline ?? this.#machine.inline),
       keepHistory: this.#machine.history === 'all' || (this.#machine.history === 'failures' && (failed || kind === 'retry')),
     }
   }
@@ -312,5 +390,8 @@ export function rejectedOutcome(outcome: RunOutcome, error: unknown): RunOutcome
     claimedAtMs: outcome.claimedAtMs,
     startedAtMs: outcome.startedAtMs,
     finishedAtMs: outcome.finishedAtMs,
+    heldKey: outcome.heldKey,
+    inline: false,
+    durable: false,
   }
 }

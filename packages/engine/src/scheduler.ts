@@ -1,15 +1,26 @@
 import { Channels, type InstanceId } from '@holdfast/contracts'
-import { declareMachines, isConnectionLoss, Listener, promoteDue, releaseClaims } from '@holdfast/queries'
+import {
+  type ClaimedRow,
+  type DueRow,
+  declareMachines,
+  isConnectionLoss,
+  Listener,
+  promoteDue,
+  promoteThrottled,
+  releaseClaims,
+} from '@holdfast/queries'
 import { type ConnectOptions, connectOne, type Db } from '@holdfast/schema'
 import { trace } from '@opentelemetry/api'
+import { wakeFreed } from './applied.ts'
 import { DueTimer } from './due-timer.ts'
-import { LeaseLostError, ShutdownError } from './errors.ts'
+import { CancelledError, LeaseLostError, ShutdownError } from './errors.ts'
 import type { Hints } from './hints.ts'
 import { type HeldClaim, LeaseKeeper } from './lease-keeper.ts'
 import { type Logger, silentLogger } from './logger.ts'
 import type { Machine } from './machine.ts'
 import { MachineRegistry } from './machine-registry.ts'
-import { OutcomeStager } from './outcome-stager.ts'
+import { DirectSink, type OutcomeSink, StagingSink } from './outcome-sink.ts'
+import { OutcomeWriter } from './outcome-writer.ts'
 import { MOST_CLAIMED_AHEAD, QueueWorker } from './queue-worker.ts'
 import type { Claimed, RunOutcome } from './run-step.ts'
 
@@ -24,6 +35,13 @@ export interface SchedulerOptions {
   readonly worker: string
   readonly hints: Hints
   readonly logger?: Logger
+  /**
+   * `staged`: outcomes go into a table and flushers apply them, those of all schedulers together. `direct`: this process applies its own, with the rights of a
+   * flusher; faster, and what `inline` steps need. Default `staged`.
+   */
+  readonly flush?: 'staged' | 'direct'
+  /** Most steps in a row that an instance goes on inline before it goes through the queue again, where what is more urgent comes first. Default 100. */
+  readonly maxChain?: number
   /**
    * How long a claim is trusted without being renewed. Default 60 s. Short: a stalled network makes steps run twice; long: the work of a killed process
    * waits that long.
@@ -56,9 +74,11 @@ export class Scheduler {
   readonly #logger: Logger
   readonly #machines: MachineRegistry
   readonly #workers: ReadonlyMap<string, QueueWorker>
-  readonly #stager: OutcomeStager
+  readonly #sink: OutcomeSink
+  readonly #writer: OutcomeWriter
   readonly #leases: LeaseKeeper
   readonly #due: DueTimer
+  readonly #throttled: DueTimer
   readonly #listener: Listener | undefined
   #state: 'stopped' | 'starting' | 'running' | 'stopping' = 'stopped'
   #stopping: Promise<void> | undefined
@@ -72,13 +92,9 @@ export class Scheduler {
     if (heartbeatMs * 2 > leaseMs)
       throw new RangeError(`heartbeatMs (${heartbeatMs}) must be at most half of leaseMs (${leaseMs}), or one slow renewal loses the lease`)
 
-    this.#stager = new OutcomeStager({
-      db: options.db,
-      worker: options.worker,
-      hints: options.hints,
-      logger,
-      onStaged: (outcomes) => this.#onStaged(outcomes),
-    })
+    const resources = { db: options.db, worker: options.worker, hints: options.hints, logger }
+    this.#sink = options.flush === 'direct' ? new DirectSink({ ...resources, leaseMs }) : new StagingSink(resources)
+    this.#writer = new OutcomeWriter({ sink: this.#sink, logger, onWritten: (outcomes) => this.#onWritten(outcomes) })
     const queues = Object.entries(options.queues ?? defaultQueues(this.#machines))
     this.#leases = new LeaseKeeper({
       // Executing, claimed ahead, and finished but not staged yet.
@@ -88,6 +104,7 @@ export class Scheduler {
       heartbeatMs,
       logger,
       onLost: (id, epoch) => this.#onLost(id, epoch),
+      onCancelling: (id) => this.#onCancelling(id),
     })
 
     const workers = new Map<string, QueueWorker>()
@@ -107,24 +124,33 @@ export class Scheduler {
           tracer: trace.getTracer('holdfast.engine'),
           maxIdleMs: (options.maxIdleMs ?? 1_000) * queues.length,
           maxUnstaged: MAX_UNSTAGED,
-          unstaged: () => this.#stager.pending,
+          unstaged: () => this.#writer.pending,
           onClaimed: (claims) => this.#leases.hold(claims.map(({ row }) => ({ id: row.id, epoch: row.claim_epoch }))),
           onUnrun: (claims) => void this.#handBack(claims),
           onTimed: ({ row }: Claimed, timeoutMs) => this.#leases.limit({ id: row.id, epoch: row.claim_epoch }, timeoutMs),
-          onOutcome: (outcome) => this.#stager.add(outcome),
+          onParked: (rows) => this.#onParked(rows),
+          maxChain: this.#sink.continues ? (options.maxChain ?? 100) : 0,
+          commit: (trx, outcome) => this.#sink.commit(trx, outcome),
+          onOutcome: (outcome, settle) => {
+            // Committed by the step itself: only its claim is left to let go.
+            if (outcome.durable) this.#onWritten([outcome])
+            else this.#writer.add(outcome, settle)
+          },
         }),
       )
     }
     this.#workers = workers
+    this.#throttled = new DueTimer({ name: 'throttled', floorMs: DUE_FLOOR_MS, logger, run: () => this.#promoteThrottled() })
     this.#due = new DueTimer({ name: 'scheduled', floorMs: DUE_FLOOR_MS, logger, run: () => this.#promote() })
     this.#listener =
       options.listen === false
         ? undefined
         : new Listener({
             connect: () => connectOne(options.connection),
-            channels: [Channels.runnable, Channels.timer],
+            channels: [Channels.runnable, Channels.timer, Channels.cancel],
             onNotification: (channel, payload) => {
               if (channel === Channels.runnable) this.#workers.get(payload)?.wake()
+              else if (channel === Channels.cancel) this.#onCancelling(payload as InstanceId)
               else this.#due.dueIn(Number(payload))
             },
             onConnected: () => {
@@ -145,6 +171,7 @@ export class Scheduler {
     this.#leases.start()
     this.#listener?.start()
     this.#due.start()
+    this.#throttled.start()
     for (const worker of this.#workers.values()) worker.start()
   }
 
@@ -162,7 +189,7 @@ export class Scheduler {
   async runOnce(): Promise<number> {
     let ran = 0
     for (const worker of this.#workers.values()) ran += await worker.runOnce()
-    await this.#stager.drained()
+    await this.#writer.drained()
     return ran
   }
 
@@ -184,7 +211,7 @@ export class Scheduler {
       running += worker.running
       buffered += worker.buffered
     }
-    return { running, buffered, unstaged: this.#stager.pending }
+    return { running, buffered, unstaged: this.#writer.pending }
   }
 
   async #declare(): Promise<void> {
@@ -207,6 +234,7 @@ export class Scheduler {
     // Before anything is waited for, so that nothing is claimed or started meanwhile.
     const stopped = Promise.all(workers.map((worker) => worker.stop()))
     await this.#due.stop()
+    await this.#throttled.stop()
     await this.#listener?.stop()
     const unstarted = (await stopped).flat()
     if (wasRunning) {
@@ -224,15 +252,15 @@ export class Scheduler {
           await this.#handBack(left)
         }
       }
-      if (!(await within(this.#stager.drained(), drainMs))) {
-        this.#logger.error({ outcomes: this.#stager.pending }, 'outcomes could not be stored before the stop; their steps will run again')
-        this.#stager.abandon()
+      if (!(await within(this.#writer.drained(), drainMs))) {
+        this.#logger.error({ outcomes: this.#writer.pending }, 'outcomes could not be stored before the stop; their steps will run again')
+        this.#writer.abandon()
       }
     }
     await this.#leases.stop()
   }
 
-  #onStaged(outcomes: readonly RunOutcome[]): void {
+  #onWritten(outcomes: readonly RunOutcome[]): void {
     this.#leases.drop(outcomes.map((outcome) => ({ id: outcome.instanceId, epoch: outcome.claimEpoch })))
     for (const worker of this.#workers.values()) worker.refill()
   }
@@ -243,25 +271,53 @@ export class Scheduler {
     for (const worker of this.#workers.values()) worker.lose(id, epoch, reason)
   }
 
+  #onCancelling(id: InstanceId): void {
+    const reason = new CancelledError(`instance ${id} was cancelled; end its step soon`)
+    for (const worker of this.#workers.values()) worker.cancel(id, reason)
+  }
+
+  /** Looks after those that were denied: a key may have become free while it was being refused, and a rate limit says when. */
+  #onParked(rows: readonly ClaimedRow[]): void {
+    let soonestMs = Number.POSITIVE_INFINITY
+    for (const { throttled_ms: ms } of rows) if (ms !== null) soonestMs = Math.min(soonestMs, ms)
+    if (soonestMs !== Number.POSITIVE_INFINITY) this.#throttled.dueIn(Math.max(0, soonestMs))
+    const keys = rows.flatMap(({ project_id: projectId, concurrency_key: key, throttled_ms: ms }) =>
+      key === null || ms !== null ? [] : [{ projectId, key }],
+    )
+    const hints = { send: (_channel: string, queue: string) => this.#wake(queue) }
+    void wakeFreed({ db: this.#options.db, hints, logger: this.#logger }, keys)
+  }
+
   async #handBack(claims: readonly HeldClaim[]): Promise<void> {
     if (claims.length === 0) return
     this.#leases.drop(claims)
     try {
       const released = await releaseClaims(this.#options.db, { ids: claims.map(({ id }) => id), epochs: claims.map(({ epoch }) => epoch) })
       for (const queue of new Set(released.map((row) => row.queue))) this.#options.hints.send(Channels.runnable, queue)
+      await wakeFreed(
+        { db: this.#options.db, hints: this.#options.hints, logger: this.#logger },
+        released.flatMap(({ project_id: projectId, concurrency_key: key }) => (key === null ? [] : [{ projectId, key }])),
+      )
     } catch (error) {
       this.#logger.warn({ err: error, claims: claims.length }, 'claims could not be handed back; their leases will run out')
     }
   }
 
   async #promote(): Promise<{ count: number; nextInMs: number | null }> {
-    const [due] = await promoteDue(this.#options.db, { limit: PROMOTE_LIMIT })
-    if (due === undefined) return { count: 0, nextInMs: null }
-    for (const queue of due.queues ?? []) {
-      this.#workers.get(queue)?.wake()
-      this.#options.hints.send(Channels.runnable, queue)
-    }
-    return { count: due.count, nextInMs: due.next_in_ms }
+    return this.#announceDue(await promoteDue(this.#options.db, { limit: PROMOTE_LIMIT }))
+  }
+  async #promoteThrottled(): Promise<{ count: number; nextInMs: number | null }> {
+    return this.#announceDue(await promoteThrottled(this.#options.db, { limit: PROMOTE_LIMIT }))
+  }
+  #announceDue([due]: readonly DueRow[]): { count: number; nextInMs: number | null } {
+    for (const queue of due?.queues ?? []) this.#wake(queue)
+    return { count: due?.count ?? 0, nextInMs: due?.next_in_ms ?? null }
+  }
+
+  /** Here at once, elsewhere by a hint. */
+  #wake(queue: string): void {
+    this.#workers.get(queue)?.wake()
+    this.#options.hints.send(Channels.runnable, queue)
   }
 }
 

@@ -8,7 +8,9 @@ import {
   getInstances,
   type InstanceRow,
   type NewInstance,
+  releaseClaims,
   type TransitionRow,
+  wakeWaiters,
 } from '@holdfast/queries'
 import { type TestDatabase, testDatabase } from '@holdfast/testbed'
 import { sql } from 'kysely'
@@ -18,6 +20,9 @@ export interface LogLine {
   readonly message: string
   readonly fields: Record<string, unknown>
 }
+
+/** The whole suite runs both ways: see vitest.config.ts. */
+export const FLUSH: 'staged' | 'direct' = process.env['HOLDFAST_TEST_FLUSH'] === 'direct' ? 'direct' : 'staged'
 
 /** An engine in this process on a database of its own, driven by hand: nothing happens unless a test says so. */
 export class EngineUnderTest {
@@ -54,7 +59,7 @@ export class EngineUnderTest {
     const hints = { send: (channel: string, payload: string) => void hinted.push(`${channel}:${payload}`) }
     const { db } = database
     const connection = { connectionString: database.url }
-    const scheduler = new Scheduler({ db, connection, machines, worker: 'worker-1', hints, logger, ...options })
+    const scheduler = new Scheduler({ db, connection, machines, worker: 'worker-1', hints, logger, flush: FLUSH, ...options })
     await scheduler.declare()
     return new EngineUnderTest({
       database,
@@ -75,6 +80,7 @@ export class EngineUnderTest {
       machines,
       worker: 'worker-2',
       hints: { send() {} },
+      flush: FLUSH,
       ...options,
     })
   }
@@ -133,12 +139,25 @@ export class EngineUnderTest {
     for (;;) {
       if (travel) await sql`UPDATE holdfast.instance SET eligible_at = now() WHERE status = 'scheduled'`.execute(this.database.db)
       await this.reaper.promote()
+      await this.reaper.promoteThrottled()
+      await this.reaper.waiters()
+      await this.reaper.cancellations()
       const now = await this.scheduler.runOnce()
       const { applied } = await this.flushAll()
       ran += now
       if (now === 0 && applied === 0) return ran
       if (ran > maxSteps) throw new Error(`still running after ${maxSteps} steps`)
     }
+  }
+
+  /** Hands claims back that a test has taken by itself. */
+  async release(claims: readonly { readonly id: InstanceId; readonly claim_epoch: string; readonly status: string }[]): Promise<void> {
+    const held = claims.filter(({ status }) => status === 'executing')
+    const { db } = this.database
+    const released = await releaseClaims(db, { ids: held.map(({ id }) => id), epochs: held.map((row) => row.claim_epoch) })
+    await wakeWaiters(db, {
+      keys: released.flatMap((row) => (row.concurrency_key === null ? [] : [{ projectId: row.project_id, key: row.concurrency_key }])),
+    })
   }
 
   /** As if the leases of everything that executes had run out. */

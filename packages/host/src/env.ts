@@ -1,4 +1,3 @@
-import type { Role } from '@holdfast/schema'
 import { DatabaseRoles } from '@holdfast/schema'
 import { z } from 'zod'
 
@@ -61,5 +60,5 @@ export function parseEnv<Shape extends z.ZodRawShape>(
 
 export const telemetryEndpoint = (): string | undefined => telemetryEnv.parse(process.env).OTEL_EXPORTER_OTLP_ENDPOINT
 
-export const databaseRole = (role: Role, env: HostEnv): string | undefined =>
+export const databaseRole = (role: keyof typeof DatabaseRoles, env: HostEnv): string | undefined =>
   env.HOLDFAST_DATABASE_ROLE === undefined ? DatabaseRoles[role] : env.HOLDFAST_DATABASE_ROLE || undefined

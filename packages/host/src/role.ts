@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { hostname } from 'node:os'
 import { HintSender } from '@holdfast/queries'
-import { type ConnectOptions, connect, type Db, engineSessionSettings, type Role } from '@holdfast/schema'
+import { type ConnectOptions, connect, type DatabaseRoles, type Db, engineSessionSettings, type Role } from '@holdfast/schema'
 import type { DynamicModule, INestApplicationContext } from '@nestjs/common'
 import { NestFactory } from '@nestjs/core'
 import { databaseRole, EnvironmentError, type HostEnv } from './env.ts'
@@ -42,6 +42,8 @@ export interface RoleDefinition<Env extends HostEnv> {
   /** Session settings of its connections. Default: the engine's. */
   readonly settings?: Readonly<Record<string, string>>
   /** `health` answers for the whole process; a role that serves HTTP shows it there too. */
+  /** The database role, where it is not that of the app's name. */
+  readonly databaseRole?: (env: Env) => keyof typeof DatabaseRoles
   readonly build: (resources: RoleResources, env: Env, health: () => Health) => Promise<RoleApplication>
 }
 
@@ -93,7 +95,7 @@ async function start<Env extends HostEnv>(definition: RoleDefinition<Env>, env: 
     max: env.HOLDFAST_POOL_MAX,
     applicationName: `holdfast-${role}`,
     preparedStatements: prepared,
-    role: databaseRole(role, env),
+    role: databaseRole(definition.databaseRole?.(env) ?? role, env),
     settings: definition.settings ?? engineSessionSettings,
     onIdleError: (error) => logger.warn({ err: error }, 'an idle database connection was lost; the next statement opens another'),
   }

@@ -12,11 +12,16 @@ export function sqlState(error: unknown): { state: string; constraint: string | 
 export function isLostRace(error: unknown): boolean {
   const found = sqlState(error)
   if (found === undefined) return false
-  // deadlock_detected, serialization_failure; and the one unique index that two claims of a serial key may meet on.
-  return (
-    found.state === '40P01' || found.state === '40001' || (found.state === '23505' && found.constraint === Constraints.concurrencyActive)
-  )
+  // deadlock_detected, serialization_failure; and what two claims may meet on.
+  return found.state === '40P01' || found.state === '40001' || (found.constraint !== undefined && RACES.has(found.constraint))
 }
+
+const RACES: ReadonlySet<string> = new Set([
+  Constraints.concurrencyActive,
+  Constraints.gateSlot,
+  Constraints.rateBucket,
+  Constraints.rateBucketWithinCapacity,
+])
 
 const CONNECTION_CODES: ReadonlySet<string> = new Set([
   'ECONNREFUSED',

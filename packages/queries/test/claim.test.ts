@@ -1,4 +1,4 @@
-import { deliverSignalById, enqueue, isLostRace, loadInbox, setQueuePaused } from '@holdfast/queries'
+import { deliverSignalById, enqueue, isLostRace, loadInbox, setQueuePaused, wakeWaiters } from '@holdfast/queries'
 import { sql } from 'kysely'
 import { expect, test } from 'vitest'
 import { EngineRows, newProject, present, untilBlocked } from './engine-rows.ts'
@@ -31,6 +31,9 @@ test('a claim leases the row, counts the epoch and hands over what the step need
     attempt: 0,
     reclaims: 0,
     awaits: null,
+    concurrency_key: null,
+    status: 'executing',
+    throttled_ms: null,
     traceparent: '00-a',
   })
   const row = await rows.raw(present(id))
@@ -70,21 +73,28 @@ test('a serial key gives one per claim, in order, and none while it executes; ke
   const other = await newProject(rows.db, 'other')
   const [a1, a2, b1, free] = await rows.insert({ concurrencyKey: 'a' }, { concurrencyKey: 'a' }, { concurrencyKey: 'b' }, {})
   await enqueue(rows.db, { projectId: other, declaredOnly: false, instances: [{ machine: 'm', concurrencyKey: 'a' }] })
-  const first = await rows.claim()
+  const looked = await rows.claim()
+  expect(looked.filter((row) => row.status === 'throttled').map((row) => row.id)).toEqual([a2])
+  const first = looked.filter((row) => row.status === 'executing')
   expect(first.map((row) => row.id).slice(0, 3)).toEqual([a1, b1, free])
   expect(first[3]?.project_id).toBe(other)
   expect(await rows.claim()).toEqual([])
   await rows.answer(present(a1), 'done')
+  expect(await wakeWaiters(rows.db, { keys: [{ projectId: rows.projectId, key: 'a' }] })).toEqual([{ queue: 'default' }])
   expect((await rows.claim()).map((row) => row.id)).toEqual([a2])
 })
 
-test('R6: two claims of one serial key: the second waits for the first, loses, and finds nothing', async () => {
+test('R6: two claims of one serial key, in two queues: the second waits for the first, loses, and parks', async () => {
   await using rows = await EngineRows.open()
-  const [first, second, free] = await rows.insert({ concurrencyKey: 'a' }, { concurrencyKey: 'a' }, { priority: 1 })
+  const [first, second, free] = await rows.insert(
+    { concurrencyKey: 'a' },
+    { concurrencyKey: 'a', queue: 'other' },
+    { queue: 'other', priority: 1 },
+  )
   const one = await rows.db.startTransaction().execute()
-  expect((await rows.claim({ limit: 1 }, one)).map((row) => row.id)).toEqual([first])
-  // The second one cannot see the first executing, skips its locked row and takes the next of the key: the unique index stops it.
-  const two = rows.claim({ limit: 2 }).then(
+  expect((await rows.claim({}, one)).map((row) => row.id)).toEqual([first])
+  // The second one cannot see the first executing, and it is the first of its own queue's line: the unique index stops it.
+  const two = rows.claim({ queue: 'other' }).then(
     () => 'committed',
     (error: unknown) => (isLostRace(error) ? 'lost' : `unexpected: ${String(error)}`),
   )
@@ -92,7 +102,25 @@ test('R6: two claims of one serial key: the second waits for the first, loses, a
   await one.commit().execute()
   expect(await two).toBe('lost')
   expect((await rows.raw(present(second))).status).toBe('runnable')
-  expect((await rows.claim()).map((row) => row.id)).toEqual([free]) // nothing else of the loser's batch was lost
+  const again = await rows.claim({ queue: 'other' })
+  expect(again.map((row) => [row.id, row.status])).toEqual([
+    [second, 'throttled'],
+    [free, 'executing'], // nothing else of the loser's batch was lost
+  ])
+})
+
+test('R6: within a queue the order is strict: a row that another claim holds is still ahead of those behind it', async () => {
+  await using rows = await EngineRows.open()
+  const [first, second, third] = await rows.insert({ concurrencyKey: 'a' }, { concurrencyKey: 'a' }, { concurrencyKey: 'a' })
+  const one = await rows.db.startTransaction().execute()
+  await rows.claim({ limit: 1 }, one)
+  // It skips the first, which is locked, and takes neither of the others: they are not the first of their line.
+  expect((await rows.claim()).map((row) => [row.id, row.status])).toEqual([
+    [second, 'throttled'],
+    [third, 'throttled'],
+  ])
+  await one.rollback().execute()
+  expect((await rows.claim()).map((row) => [row.id, row.status])).toEqual([[first, 'executing']])
 })
 
 test('a claim never waits: rows that another holds are skipped', async () => {

@@ -1,5 +1,5 @@
 import type { InstanceId } from '@holdfast/contracts'
-import { applyOutcomes, applyRiders, deliverSignalByKey } from '@holdfast/queries'
+import { applyOutcomes, applyRiders, ridersOf, deliverSignalByKey } from '@holdfast/queries'
 import { describe, expect, test } from 'vitest'
 import { EngineRows, newProject, present, untilBlocked } from './engine-rows.ts'
 
@@ -98,7 +98,7 @@ describe('R1: a signal against a park, in both orders', () => {
     const trx = await rows.db.startTransaction().execute()
     // The flush, both of its statements, not committed yet.
     const [applied] = await applyOutcomes(trx, { afterSeq: '0', limit: 10 })
-    await applyRiders(trx, { ended: [], consumed: [], parked: present(applied?.parked), presented: present(applied?.presented) })
+    await applyRiders(trx, present(ridersOf(present(applied))))
     const signal = rows.signal(id, 'go')
     await untilBlocked(rows.db, 'engine.deliver_signal_by_id')
     await trx.commit().execute()

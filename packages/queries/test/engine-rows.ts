@@ -14,6 +14,7 @@ import {
   getInstances,
   type InstanceRow,
   type NewInstance,
+  ridersOf,
   type StagedOutcome,
   stageOutcomes,
   type TransitionRow,
@@ -102,12 +103,8 @@ export class EngineRows {
   async flush(limit = 1_000, db: Db = this.db): Promise<AppliedRow & { woken: string[] | null }> {
     return db.transaction().execute(async (trx) => {
       const applied = present((await applyOutcomes(trx, { afterSeq: '0', limit }))[0])
-      const [riders] = await applyRiders(trx, {
-        ended: applied.ended ?? [],
-        consumed: applied.consumed ?? [],
-        parked: applied.parked ?? [],
-        presented: applied.presented ?? [],
-      })
+      const follow = ridersOf(applied)
+      const [riders] = follow === undefined ? [] : await applyRiders(trx, follow)
       return { ...applied, woken: riders?.queues ?? null }
     })
   }

@@ -1,6 +1,7 @@
 import {
   declareMachines,
   deleteFinished,
+  endInstances,
   dropTransitionPartitions,
   ensureTransitionPartitions,
   fireAwaitDeadlines,
@@ -13,7 +14,8 @@ import { sql } from 'kysely'
 import { describe, expect, test } from 'vitest'
 import { EngineRows, present, untilBlocked } from './engine-rows.ts'
 
-const reap = (rows: EngineRows) => reapExpired(rows.db, { limit: 100, defaultMaxReclaims: 5 })
+const reap = async (rows: EngineRows) =>
+  (await endInstances(rows.db, (trx) => reapExpired(trx, { limit: 100, defaultMaxReclaims: 5 }))).rows
 
 describe('leases', () => {
   test('an expired claim goes back, with its reclaim counted and its attempt not', async () => {
@@ -21,7 +23,7 @@ describe('leases', () => {
     const id = await rows.executing()
     expect(await reap(rows)).toEqual([]) // not expired yet
     await rows.expireLeases()
-    expect(await reap(rows)).toEqual([{ id, queue: 'default', status: 'runnable', reclaims: 1, claimed_by: 'w1' }])
+    expect(await reap(rows)).toMatchObject([{ id, queue: 'default', status: 'runnable', reclaims: 1, claimed_by: 'w1' }])
     expect(await rows.raw(id)).toMatchObject({ status: 'runnable', attempt: 0, claim_epoch: '1', claimed_by: null, lease_expires_at: null })
     expect(await rows.history(id)).toEqual([])
     expect(await reap(rows)).toEqual([])
@@ -83,8 +85,8 @@ describe('leases', () => {
     await sql`UPDATE holdfast.instance SET claim_epoch = 2 WHERE id = ${again}::bigint`.execute(rows.db)
     const lost = await heartbeat(rows.db, { ids, epochs: ['1', '1', '1'], leaseMs: 60_000 })
     expect(lost).toEqual([
-      { id: again, claim_epoch: '1' },
-      { id: gone, claim_epoch: '1' },
+      { id: again, claim_epoch: '1', cancelling: false },
+      { id: gone, claim_epoch: '1', cancelling: false },
     ])
     expect((await rows.raw(present(standing))).lease_in_ms).toBeGreaterThan(50_000)
     expect((await rows.raw(present(again))).lease_in_ms).toBeLessThan(1_001)
@@ -112,7 +114,7 @@ describe('leases', () => {
     const [unrun, staged, over] = ids.map(present)
     await rows.stage({ instanceId: present(staged), kind: 'done' })
     await sql`UPDATE holdfast.instance SET claim_epoch = 2 WHERE id = ${over}::bigint`.execute(rows.db)
-    expect(await releaseClaims(rows.db, { ids, epochs: ['1', '1', '1'] })).toEqual([{ id: unrun, queue: 'default' }])
+    expect(await releaseClaims(rows.db, { ids, epochs: ['1', '1', '1'] })).toMatchObject([{ id: unrun, queue: 'default' }])
     expect(await rows.raw(present(unrun))).toMatchObject({ status: 'runnable', attempt: 0, reclaims: 0, claimed_by: null })
     expect((await rows.raw(present(over))).status).toBe('executing')
   })

@@ -12,7 +12,7 @@ const everyRole = [
   'engine.notify',
 ]
 
-export const statementsOf: Readonly<Record<Role, readonly string[]>> = {
+const byRole = {
   api: [
     ...everyRole,
     'engine.enqueue',
@@ -25,6 +25,15 @@ export const statementsOf: Readonly<Record<Role, readonly string[]>> = {
     'engine.get_history',
     'engine.get_queue_depths',
     'engine.set_queue_paused',
+    'engine.cancel_instances',
+    'engine.retry_instances',
+    'engine.apply_riders',
+    'engine.wake_waiters',
+    'engine.put_rate_limit',
+    'engine.put_gate',
+    'engine.release_rate_line',
+    'engine.list_gate_keys',
+    'engine.list_limits',
     'tenants.authenticate',
     'tenants.issue_token',
     'tenants.list_tokens',
@@ -43,6 +52,13 @@ export const statementsOf: Readonly<Record<Role, readonly string[]>> = {
     'engine.heartbeat',
     'engine.release_claims',
     'engine.promote_due',
+    'engine.promote_throttled',
+    'engine.claim_by_id',
+    'engine.wake_waiters',
+    'engine.lock_claim',
+    'engine.bound_transaction',
+    'engine.list_children',
+    'engine.count_children',
   ],
   flusher: [
     ...everyRole,
@@ -51,10 +67,21 @@ export const statementsOf: Readonly<Record<Role, readonly string[]>> = {
     'engine.has_outcomes',
     'engine.peek_outcome',
     'engine.quarantine_outcome',
+    'engine.wake_waiters',
   ],
   reaper: [
     ...everyRole,
     'engine.reap_expired',
+    'engine.apply_riders',
+    'engine.wake_waiters',
+    'engine.next_waited_keys',
+    'engine.promote_throttled',
+    'engine.cancel_instances',
+    'engine.cancel_overdue',
+    'engine.next_cascade',
+    'engine.end_cascade',
+    'engine.remove_idle_slots',
+    'engine.remove_idle_buckets',
     'engine.promote_due',
     'engine.fire_await_deadlines',
     'engine.delete_finished',
@@ -63,6 +90,11 @@ export const statementsOf: Readonly<Record<Role, readonly string[]>> = {
   ],
   'formation-worker': everyRole,
   sealer: everyRole,
+} satisfies Partial<Record<Role, readonly string[]>>
+
+export const statementsOf: Readonly<Record<Role, readonly string[]>> = {
+  ...byRole,
+  'direct-scheduler': [...new Set([...byRole.scheduler, ...byRole.flusher, 'engine.apply_given'])],
 }
 
 /** What each app's database role must be refused (42501), whatever its code does. */
@@ -76,15 +108,15 @@ export const refusedTo: Readonly<Record<Role, Readonly<Record<string, string>>>>
     'delete an instance': `DELETE FROM holdfast.instance`,
     'read outcomes': `SELECT FROM holdfast.outcome`,
     'stage an outcome': `INSERT INTO holdfast.outcome (instance_id, claim_epoch, attempt, kind, worker, from_step) VALUES (1, 1, 0, 'done', 'w', 's')`,
-    'delete a signal': `DELETE FROM holdfast.signal`,
     'rewrite a signal': `UPDATE holdfast.signal SET payload = '{}'`,
-    'write history': `INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step) VALUES (1, 1, 0, 'done', 'done', 's')`,
     'change the hash of a token': `UPDATE holdfast.api_token SET sha256 = sha256('x')`,
     'raise the access of a token': `UPDATE holdfast.api_token SET access = 'operator', project_id = NULL`,
     'delete a token': `DELETE FROM holdfast.api_token`,
     'delete a project': `DELETE FROM holdfast.project`,
     'declare a machine': `INSERT INTO holdfast.machine (name, version, queue) VALUES ('x', 1, 'q')`,
     'drop history': `SELECT holdfast.drop_transition_partitions(0)`,
+    'take a slot': `UPDATE holdfast.gate_slot SET holder_id = 1, holder_epoch = 1`,
+    'fill a bucket': `UPDATE holdfast.rate_bucket SET tokens = capacity`,
     'create a table': `CREATE TABLE holdfast.mine ()`,
   },
   scheduler: {
@@ -92,6 +124,7 @@ export const refusedTo: Readonly<Record<Role, Readonly<Record<string, string>>>>
     'delete an instance': `DELETE FROM holdfast.instance`,
     'rewrite a state': `UPDATE holdfast.instance SET state = '{}'`,
     'move an instance on': `UPDATE holdfast.instance SET step = 'other'`,
+    'change a limit': `UPDATE holdfast.limit_policy SET capacity = 9`,
     'read tokens': `SELECT FROM holdfast.api_token`,
     'read projects': `SELECT FROM holdfast.project`,
     'change an outcome': `UPDATE holdfast.outcome SET kind = 'fail'`,
@@ -102,10 +135,19 @@ export const refusedTo: Readonly<Record<Role, Readonly<Record<string, string>>>>
     'write history': `INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step) VALUES (1, 1, 0, 'done', 'done', 's')`,
     'read history': `SELECT FROM holdfast.transition`,
   },
+  'direct-scheduler': {
+    'read tokens': `SELECT FROM holdfast.api_token`,
+    'send a signal': `INSERT INTO holdfast.signal (target_id, name) VALUES (1, 'x')`,
+    'change an outcome': `UPDATE holdfast.outcome SET kind = 'fail'`,
+    'change a limit': `UPDATE holdfast.limit_policy SET capacity = 9`,
+    'pause a queue': `INSERT INTO holdfast.queue (name, paused_at) VALUES ('q', now())`,
+    'rewrite history': `UPDATE holdfast.transition SET error = NULL`,
+    'move an instance to another project': `UPDATE holdfast.instance SET project_id = 2`,
+  },
   flusher: {
     'claim an instance': `UPDATE holdfast.instance SET claim_epoch = claim_epoch + 1`,
-    'insert an instance': `INSERT INTO holdfast.instance (project_id, machine) VALUES (1, 'm')`,
-    'delete an instance': `DELETE FROM holdfast.instance`,
+    'change a limit': `UPDATE holdfast.limit_policy SET capacity = 9`,
+    'free a slot': `UPDATE holdfast.gate_slot SET holder_id = NULL, holder_epoch = NULL`,
     'read tokens': `SELECT FROM holdfast.api_token`,
     'invent an outcome': `INSERT INTO holdfast.outcome (instance_id, claim_epoch, attempt, kind, worker, from_step) VALUES (1, 1, 0, 'done', 'w', 's')`,
     'change an outcome': `UPDATE holdfast.outcome SET kind = 'fail'`,
@@ -142,6 +184,10 @@ function untouched(): Record<string, string> {
     'outcome',
     'outcome_quarantine',
     'transition',
+    'limit_policy',
+    'gate_slot',
+    'rate_bucket',
+    'cascade',
   ]
   return {
     ...Object.fromEntries(tables.map((table) => [`read ${table}`, `SELECT FROM holdfast.${table}`])),

@@ -3,6 +3,12 @@
  * this name. A test looks each of them up in the migrated database.
  */
 export const Constraints = Object.freeze({
+  /** Two claims that made one slot of a gate: the later one loses. */
+  gateSlot: 'gate_slot_pkey',
+  /** Two claims that made one bucket. */
+  rateBucket: 'rate_bucket_pkey',
+  /** A bucket that would be overdrawn. */
+  rateBucketWithinCapacity: 'rate_bucket_within_capacity',
   /** Two executing instances of one serial key: the later claim of two loses. */
   concurrencyActive: 'instance_concurrency_active',
   /** Two instances that occupy one correlation key: the later insert is told of the occupant. */

@@ -1,7 +1,8 @@
-/** The database role of each app, made with its allow-list of grants by the migrations. */
+/** The database role of each app, made with its allow-list of grants by the migrations; `direct-scheduler` is a scheduler that applies its outcomes itself. */
 export const DatabaseRoles = Object.freeze({
   api: 'holdfast_api',
   scheduler: 'holdfast_scheduler',
+  'direct-scheduler': 'holdfast_direct_scheduler',
   flusher: 'holdfast_flusher',
   reaper: 'holdfast_reaper',
   'formation-worker': 'holdfast_formation_worker',

@@ -1,4 +1,4 @@
-import type { InstanceId } from '@holdfast/contracts'
+import type { InstanceId, ProjectId } from '@holdfast/contracts'
 import { sql } from 'kysely'
 import { statement } from '../statement.ts'
 
@@ -7,17 +7,23 @@ export interface Claims {
   readonly ids: readonly InstanceId[]
   readonly epochs: readonly string[]
 }
+export interface HeartbeatRow {
+  readonly id: InstanceId
+  readonly claim_epoch: string
+  /** Somebody asked the instance to stop; its claim stands. */
+  readonly cancelling: boolean
+}
 const sample = { ids: ['1' as InstanceId], epochs: ['1'] }
 
 /**
- * Extends the leases of claims that still stand and returns those that do not: reaped, or claimed again since.
+ * Extends the leases of claims that still stand and returns those that do not (reaped, or claimed again since), and those that stand but were asked to stop.
  *
  * Locks: instance rows FOR NO KEY UPDATE SKIP LOCKED in id order (R16: heart-beat, reaper, flush and release never wait for
  * one another). A row that another one holds at this moment is neither renewed nor reported; the next beat decides.
  * Each claim is looked up by itself (LATERAL; `= ANY (ARRAY[…])` as in flush-outcomes), so that no statistics can turn the join round and make it quadratic.
  * Served by: instance_pkey.
  */
-export const heartbeat = statement<Claims & { leaseMs: number }, { id: InstanceId; claim_epoch: string }>(
+export const heartbeat = statement<Claims & { leaseMs: number }, HeartbeatRow>(
   'engine.heartbeat',
   ({ ids, epochs, leaseMs }) => sql`
 WITH claims AS MATERIALIZED (
@@ -33,15 +39,22 @@ WITH claims AS MATERIALIZED (
   UPDATE holdfast.instance g SET lease_expires_at = now() + ${leaseMs}::integer * interval '1 millisecond'
   FROM standing WHERE g.id = ANY (ARRAY[standing.id])
 )
-SELECT claims.id, claims.claim_epoch FROM claims
+SELECT claims.id, claims.claim_epoch, claim.cancelling IS NOT NULL AS cancelling FROM claims
 LEFT JOIN LATERAL (
-  SELECT true AS stands FROM holdfast.instance g
+  SELECT true AS stands, g.cancel_requested_at IS NOT NULL AS cancelling FROM holdfast.instance g
   WHERE g.id = claims.id AND g.claim_epoch = claims.claim_epoch AND g.lease_expires_at IS NOT NULL
   OFFSET 0
 ) claim ON true
-WHERE claim.stands IS NULL`,
+WHERE claim.stands IS NULL OR claim.cancelling`,
   { ...sample, leaseMs: 60_000 },
 )
+
+export interface ReleasedRow {
+  readonly id: InstanceId
+  readonly queue: string
+  readonly project_id: ProjectId
+  readonly concurrency_key: string | null
+}
 
 /**
  * Hands claims back that were not run, at a graceful stop: runnable again at once, no attempt and no reclaim counted.
@@ -49,7 +62,7 @@ WHERE claim.stands IS NULL`,
  *
  * Locks and index as {@link heartbeat}.
  */
-export const releaseClaims = statement<Claims, { id: InstanceId; queue: string }>(
+export const releaseClaims = statement<Claims, ReleasedRow>(
   'engine.release_claims',
   ({ ids, epochs }) => sql`
 WITH standing AS MATERIALIZED (
@@ -64,6 +77,6 @@ WITH standing AS MATERIALIZED (
 )
 UPDATE holdfast.instance g SET status = 'runnable', claimed_by = NULL, lease_expires_at = NULL, updated_at = now()
 FROM standing WHERE g.id = ANY (ARRAY[standing.id])
-RETURNING g.id, g.queue`,
+RETURNING g.id, g.queue, g.project_id, g.concurrency_key`,
   sample,
 )

@@ -19,6 +19,10 @@ export interface NewInstance {
   readonly correlationKey?: string | undefined
   readonly correlationScope?: readonly TerminalStatus[] | undefined
   readonly concurrencyKey?: string | undefined
+  /** `name` or `name:partition` of a rate limit of the project, for the first step. */
+  readonly rateKey?: string | undefined
+  /** Tokens of it that the first step takes. Default 1. */
+  readonly rateWeight?: number | undefined
   readonly traceparent?: string | undefined
 }
 
@@ -35,6 +39,8 @@ export interface EnqueueRow {
   readonly inserted: InstanceId[] | null
   /** Machines that made the batch be refused; null when it was not. */
   readonly unknown: string[] | null
+  /** Rate limits that the project does not have, or whose burst is smaller than the weight; nothing was inserted then. */
+  readonly unlimited: string[] | null
   /** Queues that have something to run now. */
   readonly queues: string[] | null
   /** Milliseconds until the first of the delayed ones is due. */
@@ -43,6 +49,8 @@ export interface EnqueueRow {
 
 /**
  * Inserts one or many instances in one statement.
+ *
+ * A rate limit is checked where it is declared: a name that the project does not have, or a weight above its burst, would wait for ever.
  *
  * Locks: nothing but its own index entries. Two batches with the same new keys meet on the unique index instance_correlation;
  * rows go in ordered by key, so that they meet in one order and the later one waits instead of deadlocking (digest R15).
@@ -64,13 +72,16 @@ WITH given AS MATERIALIZED (
     ${column(instances, (row) => row.correlationKey)}::text[],
     ${column(instances, (row) => arrayLiteral(row.correlationScope))}::text[],
     ${column(instances, (row) => row.concurrencyKey)}::text[],
+    ${column(instances, (row) => row.rateKey)}::text[],
+    ${column(instances, (row) => row.rateWeight)}::integer[],
     ${column(instances, (row) => row.traceparent)}::text[]
   ) WITH ORDINALITY AS g (
-    machine, version, queue, state, priority, delay_ms, eligible_at, correlation_key, correlation_scope, concurrency_key, traceparent, ord
+    machine, version, queue, state, priority, delay_ms, eligible_at, correlation_key, correlation_scope, concurrency_key,
+    rate_key, rate_weight, traceparent, ord
   )
 ), input AS MATERIALIZED (
   SELECT given.id, given.ord, given.machine, given.state, given.priority, given.correlation_key, given.correlation_scope,
-    given.concurrency_key, given.traceparent, declared.version IS NOT NULL AS declared,
+    given.concurrency_key, given.rate_key, coalesce(given.rate_weight, 1) AS rate_weight, given.traceparent, declared.version IS NOT NULL AS declared,
     coalesce(given.version, declared.version, 1) AS version,
     coalesce(given.queue, declared.queue, 'default') AS queue,
     coalesce(given.eligible_at, now() + given.delay_ms * interval '1 millisecond', now()) AS eligible_at
@@ -83,16 +94,22 @@ WITH given AS MATERIALIZED (
 ), unknown AS (
   SELECT DISTINCT machine FROM input
   WHERE ${declaredOnly}::boolean AND NOT declared AND EXISTS (SELECT FROM holdfast.machine)
+), unlimited AS (
+  SELECT DISTINCT rate_key || CASE WHEN p.name IS NULL THEN '' ELSE format(' (weight %s, burst %s)', rate_weight, p.burst) END AS complaint
+  FROM input
+  LEFT JOIN holdfast.limit_policy p
+    ON p.project_id = ${projectId}::bigint AND p.kind = 'rate' AND p.name = split_part(input.rate_key, ':', 1)
+  WHERE rate_key IS NOT NULL AND coalesce(rate_weight > p.burst, true)
 ), inserted AS (
   INSERT INTO holdfast.instance (
     id, project_id, machine, version, queue, state, priority, status, eligible_at,
-    correlation_key, correlation_scope, concurrency_key, traceparent
+    correlation_key, correlation_scope, concurrency_key, rate_key, rate_weight, traceparent
   ) OVERRIDING SYSTEM VALUE
   SELECT id, ${projectId}::bigint, machine, version, queue, coalesce(state::jsonb, '{}'), coalesce(priority, 0::smallint),
     CASE WHEN eligible_at > now() THEN 'scheduled' ELSE 'runnable' END::holdfast.instance_status, eligible_at,
-    correlation_key, coalesce(correlation_scope::holdfast.instance_status[], '{}'), concurrency_key, traceparent
+    correlation_key, coalesce(correlation_scope::holdfast.instance_status[], '{}'), concurrency_key, rate_key, rate_weight, traceparent
   FROM input
-  WHERE NOT EXISTS (SELECT FROM unknown)
+  WHERE NOT EXISTS (SELECT FROM unknown) AND NOT EXISTS (SELECT FROM unlimited)
   ORDER BY correlation_key, ord
   ON CONFLICT (project_id, correlation_guard) WHERE correlation_guard IS NOT NULL DO NOTHING
   RETURNING id, queue, status, eligible_at
@@ -101,6 +118,7 @@ SELECT
   (SELECT array_agg(id ORDER BY ord) FROM input) AS ids,
   (SELECT array_agg(id) FROM inserted) AS inserted,
   (SELECT array_agg(machine ORDER BY machine) FROM unknown) AS unknown,
+  (SELECT array_agg(complaint ORDER BY complaint) FROM unlimited) AS unlimited,
   (SELECT array_agg(DISTINCT queue) FROM inserted WHERE status = 'runnable') AS queues,
   (SELECT ceil(extract(epoch FROM min(eligible_at) - now()) * 1000)::float8 FROM inserted WHERE status = 'scheduled') AS due_in_ms`,
   {

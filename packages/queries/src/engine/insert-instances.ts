@@ -17,7 +17,7 @@ const ATTEMPTS = 5
 
 /**
  * Inserts instances and finds out who occupies the keys of those that were not inserted: one statement, and a second one where a key was occupied.
- * Throws HoldfastError `unknown_machine` (nothing inserted) if `declaredOnly` and a machine is not declared, `instance_conflict` if a key kept
+ * Throws HoldfastError `invalid_limit` (nothing inserted) for a rate limit that is not there or too small, `unknown_machine` (nothing inserted) if `declaredOnly` and a machine is not declared, `instance_conflict` if a key kept
  * changing hands.
  */
 export async function insertInstances(
@@ -34,6 +34,7 @@ export async function insertInstances(
       throw new HoldfastError('instance_conflict', 'a correlation key kept changing hands while it was being inserted; try again')
     const [row] = await enqueue(db, { projectId, declaredOnly, instances: open.map((index) => instances[index] as NewInstance) })
     if (row?.unknown != null) throw unknownMachine(row.unknown)
+    if (row?.unlimited != null) throw unknownLimit(row.unlimited)
     for (const queue of row?.queues ?? []) queues.add(queue)
     if (row?.due_in_ms != null) dueInMs = Math.min(dueInMs ?? Number.POSITIVE_INFINITY, row.due_in_ms)
     const inserted = new Set(row?.inserted ?? [])
@@ -69,6 +70,12 @@ async function resolveOccupants(
     return occupant === undefined
   })
 }
+
+const unknownLimit = (complaints: readonly string[]): HoldfastError =>
+  new HoldfastError(
+    'invalid_limit',
+    `the project has no such rate limit, or its burst is smaller than the weight: ${complaints.join(', ')}; nothing was inserted. Declare the limit (PUT /v1/limits/rate/NAME), or ask for less`,
+  )
 
 const unknownMachine = (names: readonly string[]): HoldfastError =>
   new HoldfastError(

@@ -1,18 +1,23 @@
-import type { InstanceId } from '@holdfast/contracts'
+import type { InstanceId, ProjectId } from '@holdfast/contracts'
 import { sql } from 'kysely'
 import { statement } from '../statement.ts'
 
 export interface ReapedRow {
   readonly id: InstanceId
+  readonly project_id: ProjectId
   readonly queue: string
-  readonly status: 'runnable' | 'failed'
+  readonly status: 'runnable' | 'failed' | 'cancelled'
   readonly reclaims: number
   readonly claimed_by: string
+  readonly concurrency_key: string | null
+  readonly parent_id: string | null
+  readonly parent_epoch: string | null
 }
 
 /**
  * Takes back claims whose lease has run out: runnable again, or failed with `crash_loop` once the claim has been lost more often in one step
- * than the machine allows (N8): a step that kills its process must not do so for ever.
+ * than the machine allows (N8): a step that kills its process must not do so for ever. One that was asked to stop is cancelled. apply_riders follows, for the
+ * inboxes and the parents of those that ended.
  *
  * A claim with a staged outcome for its epoch is left alone: the work is done and durable, the flusher will apply it (rule of
  * design/architecture.md: nothing runs twice because a flusher is dead).
@@ -26,11 +31,14 @@ export const reapExpired = statement<{ limit: number; defaultMaxReclaims: number
   'engine.reap_expired',
   ({ limit, defaultMaxReclaims }) => sql<ReapedRow>`
 WITH expired AS MATERIALIZED (
-  SELECT g.id, g.claimed_by,
-    g.reclaims >= coalesce(
-      (SELECT m.max_reclaims FROM holdfast.machine m WHERE m.name = g.machine AND m.version = g.version),
-      ${defaultMaxReclaims}::integer
-    ) AS crash_loop
+  SELECT g.id, g.claimed_by, CASE
+      WHEN g.cancel_requested_at IS NOT NULL THEN 'cancelled'
+      WHEN g.reclaims >= coalesce(
+        (SELECT m.max_reclaims FROM holdfast.machine m WHERE m.name = g.machine AND m.version = g.version),
+        ${defaultMaxReclaims}::integer
+      ) THEN 'failed'
+      ELSE 'runnable'
+    END::holdfast.instance_status AS to_status
   FROM holdfast.instance g
   LEFT JOIN LATERAL (
     SELECT true AS staged FROM holdfast.outcome o WHERE o.instance_id = g.id AND o.claim_epoch = g.claim_epoch OFFSET 0
@@ -39,25 +47,26 @@ WITH expired AS MATERIALIZED (
   ORDER BY g.lease_expires_at LIMIT ${limit}::integer FOR NO KEY UPDATE OF g SKIP LOCKED
 ), reaped AS (
   UPDATE holdfast.instance g SET
-    status = CASE WHEN expired.crash_loop THEN 'failed' ELSE 'runnable' END::holdfast.instance_status,
+    status = expired.to_status,
     reclaims = g.reclaims + 1,
-    eligible_at = CASE WHEN expired.crash_loop THEN g.eligible_at ELSE now() END,
-    error = CASE WHEN expired.crash_loop THEN jsonb_build_object(
+    eligible_at = CASE WHEN expired.to_status = 'runnable' THEN now() ELSE g.eligible_at END,
+    error = CASE expired.to_status WHEN 'failed' THEN jsonb_build_object(
       'code', 'crash_loop',
       'message', format('The claim of step %s was lost %s times in a row, last by %s. The step seems to end its process; retry the instance when that is mended.',
         g.step, g.reclaims + 1, g.claimed_by)
-    ) ELSE g.error END,
-    awaits = CASE WHEN NOT expired.crash_loop THEN g.awaits END,
+    ) WHEN 'cancelled' THEN jsonb_build_object('code', 'cancelled', 'message', coalesce(g.cancel_reason, 'Cancelled while its step ran.'))
+    ELSE g.error END,
+    awaits = CASE expired.to_status WHEN 'runnable' THEN g.awaits END,
     await_deadline = NULL, claimed_by = NULL, lease_expires_at = NULL, updated_at = now()
   FROM expired WHERE g.id = ANY (ARRAY[expired.id])
-  RETURNING g.id, g.queue, g.status, g.reclaims, g.claim_epoch, g.attempt, g.step, g.error, expired.claimed_by
-), purged AS (
-  DELETE FROM holdfast.signal USING reaped WHERE signal.target_id = ANY (ARRAY[reaped.id]) AND reaped.status = 'failed'
+  RETURNING g.id, g.project_id, g.queue, g.status, g.reclaims, g.claim_epoch, g.attempt, g.step, g.error, g.concurrency_key, g.parent_id, g.parent_epoch,
+    expired.claimed_by
 ), recorded AS (
   INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step, worker, error)
-  SELECT id, claim_epoch, attempt, 'fail', status, step, claimed_by, error FROM reaped WHERE status = 'failed'
+  SELECT id, claim_epoch, attempt, CASE status WHEN 'failed' THEN 'fail' ELSE 'cancel' END::holdfast.outcome_kind, status, step, claimed_by, error
+  FROM reaped WHERE status <> 'runnable'
 )
-SELECT id, queue, status, reclaims, claimed_by FROM reaped`,
+SELECT id, project_id, queue, status, reclaims, claimed_by, concurrency_key, parent_id, parent_epoch FROM reaped`,
   { limit: 500, defaultMaxReclaims: 5 },
 )
 

@@ -34,7 +34,8 @@ FROM promoted`,
 )
 
 /**
- * Wakes instances whose await has timed out; a wake, not a failure: the step runs with nothing awaited, or with what has come of a pack.
+ * Wakes instances whose await has timed out, for signals or for children; a wake, not a failure: the step runs with nothing awaited, or with what has come of a pack,
+ * or with those children that have ended; `children_pending` stays and says how many have not.
  * `awaits` stays, so that a signal which arrives before the claim still counts as awaited (R29).
  *
  * Locks: as {@link promoteDue}; a signal that is waking the same row at this moment holds it, and the row is skipped.
@@ -45,7 +46,7 @@ export const fireAwaitDeadlines = statement<{ limit: number }, DueRow>(
   ({ limit }) => sql<DueRow>`
 WITH due AS MATERIALIZED (
   SELECT id FROM holdfast.instance
-  WHERE status = 'awaiting_signal' AND await_deadline IS NOT NULL AND await_deadline <= now()
+  WHERE status IN ('awaiting_signal', 'awaiting_children') AND await_deadline IS NOT NULL AND await_deadline <= now()
   ORDER BY await_deadline LIMIT ${limit}::integer FOR NO KEY UPDATE SKIP LOCKED
 ), woken AS (
   UPDATE holdfast.instance g SET status = 'runnable', eligible_at = now(), await_deadline = NULL, updated_at = now()
@@ -54,7 +55,7 @@ WITH due AS MATERIALIZED (
 )
 SELECT count(*)::integer AS count, array_agg(DISTINCT queue) AS queues,
   (SELECT ceil(extract(epoch FROM await_deadline - now()) * 1000)::float8 FROM holdfast.instance
-    WHERE status = 'awaiting_signal' AND await_deadline IS NOT NULL AND await_deadline > now()
+    WHERE status IN ('awaiting_signal', 'awaiting_children') AND await_deadline IS NOT NULL AND await_deadline > now()
     ORDER BY await_deadline LIMIT 1) AS next_in_ms
 FROM woken`,
   { limit: 1000 },

@@ -13,5 +13,46 @@ WITH purged AS (
     LIMIT 1
   )
   RETURNING g.queue
+), parent AS MATERIALIZED (
+  SELECT j.id, j.ended
+  FROM (
+    SELECT * FROM unnest(
+      $5::bigint[], $6::bigint[], $7::integer[]
+    ) AS j (id, epoch, ended) ORDER BY id
+  ) j
+  CROSS JOIN LATERAL (
+    SELECT FROM holdfast.instance p
+    WHERE p.id = j.id AND p.claim_epoch = j.epoch AND p.status = 'awaiting_children' FOR NO KEY UPDATE
+  ) waiting
+), counted AS (
+  UPDATE holdfast.instance g SET
+    children_pending = greatest(g.children_pending - parent.ended, 0),
+    status = CASE WHEN g.status = 'awaiting_children' AND g.children_pending <= parent.ended THEN 'runnable' ELSE g.status END::holdfast.instance_status,
+    eligible_at = CASE WHEN g.children_pending <= parent.ended THEN now() ELSE g.eligible_at END,
+    await_deadline = CASE WHEN g.children_pending > parent.ended THEN g.await_deadline END,
+    updated_at = now()
+  FROM parent WHERE g.id = ANY (ARRAY[parent.id])
+  RETURNING g.queue, g.status
+), waiting AS (
+  UPDATE holdfast.instance g SET
+    children_pending = least(s.landed, coalesce(s.join_count, s.landed)),
+    status = CASE WHEN s.landed = 0 THEN 'runnable' ELSE 'awaiting_children' END::holdfast.instance_status,
+    await_deadline = CASE WHEN s.landed > 0 THEN g.await_deadline END
+  FROM unnest(
+    $8::bigint[], $9::integer[], $10::integer[]
+  ) AS s (id, landed, join_count)
+  WHERE g.id = ANY (ARRAY[s.id])
+  RETURNING g.queue, g.status
+), noted AS (
+  INSERT INTO holdfast.cascade (parent_id)
+  SELECT c.id FROM unnest($11::bigint[]) AS c (id)
+  WHERE (
+    SELECT true FROM holdfast.instance child WHERE child.parent_id = c.id AND child.status NOT IN ('done', 'failed', 'cancelled') LIMIT 1
+  )
+  ON CONFLICT (parent_id) DO NOTHING
 )
-SELECT array_agg(DISTINCT queue) AS queues FROM woken
+SELECT array_agg(DISTINCT queue) AS queues FROM (
+  SELECT queue FROM woken
+  UNION ALL SELECT queue FROM counted WHERE status = 'runnable'
+  UNION ALL SELECT queue FROM waiting WHERE status = 'runnable'
+) runnable

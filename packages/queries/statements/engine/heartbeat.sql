@@ -13,10 +13,10 @@ WITH claims AS MATERIALIZED (
   UPDATE holdfast.instance g SET lease_expires_at = now() + $3::integer * interval '1 millisecond'
   FROM standing WHERE g.id = ANY (ARRAY[standing.id])
 )
-SELECT claims.id, claims.claim_epoch FROM claims
+SELECT claims.id, claims.claim_epoch, claim.cancelling IS NOT NULL AS cancelling FROM claims
 LEFT JOIN LATERAL (
-  SELECT true AS stands FROM holdfast.instance g
+  SELECT true AS stands, g.cancel_requested_at IS NOT NULL AS cancelling FROM holdfast.instance g
   WHERE g.id = claims.id AND g.claim_epoch = claims.claim_epoch AND g.lease_expires_at IS NOT NULL
   OFFSET 0
 ) claim ON true
-WHERE claim.stands IS NULL
+WHERE claim.stands IS NULL OR claim.cancelling

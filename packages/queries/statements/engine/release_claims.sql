@@ -12,4 +12,4 @@ WITH standing AS MATERIALIZED (
 )
 UPDATE holdfast.instance g SET status = 'runnable', claimed_by = NULL, lease_expires_at = NULL, updated_at = now()
 FROM standing WHERE g.id = ANY (ARRAY[standing.id])
-RETURNING g.id, g.queue
+RETURNING g.id, g.queue, g.project_id, g.concurrency_key
