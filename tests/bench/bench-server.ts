@@ -38,6 +38,23 @@ export class BenchServer implements AsyncDisposable {
     }
   }
 
+  /** A signal ends the server and removes its files, and then this process; workers end when it is gone. */
+  stopOnSignals(): this {
+    for (const [signal, code] of [
+      ['SIGHUP', 129],
+      ['SIGINT', 130],
+      ['SIGTERM', 143],
+    ] as const) {
+      process.once(signal, () => {
+        // Whatever is being measured loses its connections now, and that is not worth a word.
+        process.on('uncaughtException', () => {})
+        process.on('unhandledRejection', () => {})
+        void this[Symbol.asyncDispose]().finally(() => process.exit(code))
+      })
+    }
+    return this
+  }
+
   /** Of the postmaster. */
   get pid(): number {
     return this.#postgres.pid

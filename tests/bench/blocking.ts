@@ -19,7 +19,7 @@ const { values } = parseArgs({
   },
 })
 
-await using server = await BenchServer.start()
+await using server = (await BenchServer.start()).stopOnSignals()
 const flush = values.flush === 'direct' ? 'direct' : 'staged'
 listOf('--flush', values.flush, ['staged', 'direct'])
 const result = await benchBlocking(server, {

@@ -22,7 +22,7 @@ const { values } = parseArgs({
 /** The others are in the JSON: a hundred lines say less than thirty. */
 const SHOWN: ReadonlySet<string> = new Set(['drain', 'steps', 'idle_p50'])
 
-await using server = await BenchServer.start()
+await using server = (await BenchServer.start()).stopOnSignals()
 const result = await benchEngine(server, {
   ...FULL,
   only: values.only?.split(','),

@@ -45,6 +45,8 @@ export class WorkerProcess implements AsyncDisposable {
     const args = [system.family, workerNameOf(system), role, url, ...(absurdSql === undefined ? [] : [absurdSql])]
     const child = fork(join(import.meta.dirname, 'worker-main.ts'), args, {
       execArgv: ['--conditions=@holdfast/source'],
+      // Reading our TypeScript takes half a second of a core for each process; hot code is compiled by V8 as ever.
+      env: { ...process.env, NODE_COMPILE_CACHE: join(import.meta.dirname, '../../.holdfast/compile-cache') },
       // What a library prints must not get between our lines of JSON.
       stdio: ['ignore', 2, 2, 'ipc'],
     })
