@@ -14,7 +14,7 @@ import { median, percentile } from './trials.ts'
 const TINY = { jobs: 20, machines: 4, samples: 2, warmUp: 5, settleMs: 0, runs: 1 }
 
 // All at once: they mostly wait, for processes to start and to stop.
-describe.concurrent('trials', () => {
+describe.concurrent('trials', { timeout: 180_000 }, () => {
   let server: BenchServer
   beforeAll(async () => {
     // Its speed is not what is tested.

@@ -29,8 +29,10 @@ import {
 import { connect, DatabaseRoles, type Db, engineSessionSettings, type Role } from '@holdfast/schema'
 import { testDatabase } from '@holdfast/testbed'
 import { sql } from 'kysely'
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import { expectInvariants } from '../interleavings/races.ts'
+
+vi.setConfig({ testTimeout: 120_000 })
 
 const PICKERS = 6
 const FLUSHERS = 2
@@ -38,6 +40,8 @@ const LEASE_MS = 150
 const MACHINES = ['m/1']
 /** High enough for a job to be lost again and again; a crash loop is another test's subject. */
 const NEVER_TOO_OFTEN = 1_000_000
+/** A run takes some seconds; one that hangs is told from a busy machine. */
+const LIMIT_MS = 100_000
 
 /** Random, and the same again for the same seed: what is printed when a run fails. */
 class Dice {
@@ -364,7 +368,7 @@ test.each([
       projectId,
       seed,
       flush,
-      limitMs: 50_000,
+      limitMs: LIMIT_MS,
       finished: () => allDone(admin),
       watch: async () => {
         for (const { key, executing, held: slots, astray } of await held(admin)) {
@@ -460,7 +464,7 @@ test.each([
       projectId,
       seed,
       flush,
-      limitMs: 50_000,
+      limitMs: LIMIT_MS,
       // All of the burst is spent, and nothing is under way that could still want more of it.
       finished: async () => {
         const [row] = await rowsOf(
