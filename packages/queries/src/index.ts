@@ -1,3 +1,7 @@
+export * from './doctor/database-state.ts'
+export * from './doctor/explain.ts'
+export * from './doctor/stuck-rows.ts'
+export * from './doctor/table-health.ts'
 export * from './engine/claim.ts'
 export * from './engine/claim-lease.ts'
 export * from './engine/declare-machines.ts'
