@@ -1,11 +1,11 @@
-import { mkdtempSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { freePort } from '@holdfast/testbed/postgres'
 import type { Command } from 'commander'
 import { describe, expect, test } from 'vitest'
 import { readCliEnv } from '../src/env.ts'
-import { UsageError } from '../src/exit-code.ts'
+import { ExitCodes, UsageError } from '../src/exit-code.ts'
 import { run } from '../src/main.ts'
 import { buildProgram } from '../src/program.ts'
 import { Session } from '../src/session.ts'
@@ -204,4 +204,13 @@ describe('help', () => {
     for (const word of ['HOLDFAST_URL', 'HOLDFAST_DATABASE_URL', 'Exit codes']) expect(stdout).toContain(word)
     expect((await holdfast(['--version'])).stdout).toMatch(/^\d+\.\d+\.\d+\n$/)
   })
+})
+
+test('docs/cli.md names every command and every exit code', () => {
+  const page = readFileSync(join(import.meta.dirname, '../../../docs/cli.md'), 'utf8')
+  const program = buildProgram({ context: { session: new Session(readCliEnv({}), '/'), say: () => {} }, answer: () => {} }, () => {})
+  for (const { name } of program.commands.map((command) => ({ name: command.name() })))
+    expect(page).toMatch(new RegExp(`^\\| .*\`${name}\\b`, 'm'))
+  const codes = [...page.matchAll(/^\| (\d+) \|/gm)].map(([, code]) => Number(code))
+  expect(codes).toEqual(Object.values(ExitCodes))
 })

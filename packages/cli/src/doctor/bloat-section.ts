@@ -6,6 +6,8 @@ import type { Finding, SectionDefinition } from './finding.ts'
 /** Fewer dead rows than this cost nothing, whatever their share. Autovacuum comes at 2,000 and a fiftieth of the rows, at 5,000 for outcomes. */
 const DEAD_ROWS = 20_000
 const DEAD_SHARE = 0.2
+/** More than this is not what a busy minute leaves behind, however lately a vacuum has begun. */
+const DEAD_SHARE_ANYWAY = 0.5
 /** A pick index is walked over the dead entries of everything claimed meanwhile: minutes are felt, an hour is an outage. */
 const VERY_LONG_MS = 3_600_000
 /** WAL that an unread slot may keep before the disk is what fails next. */
@@ -15,18 +17,19 @@ const SLOT_WAL_BYTES = 2 ** 30
 export const bloatSection: SectionDefinition = {
   name: 'bloat',
   title: 'bloat and vacuum',
-  async examine({ db, longMs }) {
+  async examine({ db, longMs, neglectedMs }) {
     const tables = await listTableHealth(db, {})
     const holders = await listVacuumHolders(db, { openMs: longMs })
     const largest = tables.slice(0, 3).map(({ table, total_bytes: size }) => `${table} ${bytes(size)}`)
     return {
-      findings: [...tables.flatMap(tableFindings), ...holders.flatMap(holderFindings)],
+      findings: [...tables.flatMap((table) => tableFindings(table, neglectedMs)), ...holders.flatMap(holderFindings)],
       facts: [`largest: ${largest.join(', ')}`],
     }
   },
 }
 
-function tableFindings({ table, live, dead, since_vacuum_ms: since, autovacuum_off: off }: TableHealthRow): readonly Finding[] {
+function tableFindings(row: TableHealthRow, neglectedMs: number): readonly Finding[] {
+  const { table, live, dead, since_vacuum_ms: since, autovacuum_off: off } = row
   const findings: Finding[] = []
   if (off) {
     findings.push({
@@ -38,7 +41,8 @@ function tableFindings({ table, live, dead, since_vacuum_ms: since, autovacuum_o
     })
   }
   const share = dead / Math.max(1, live + dead)
-  if (dead >= DEAD_ROWS && share >= DEAD_SHARE) {
+  const neglected = since === null || since >= neglectedMs
+  if (dead >= DEAD_ROWS && share >= (neglected ? DEAD_SHARE : DEAD_SHARE_ANYWAY)) {
     const last = since === null ? 'it was never vacuumed' : `vacuumed ${age(since)} ago`
     findings.push({
       code: 'dead_rows',

@@ -21,6 +21,8 @@ export interface ExamineOptions {
   readonly timeoutMs: number
   /** An open transaction that is older than this is a finding. Default 5 min. */
   readonly longMs?: number
+  /** A much changed table that autovacuum has left alone for longer is a finding. Default 10 min. */
+  readonly neglectedMs?: number
 }
 
 const UNUSABLE: ReadonlySet<FindingCode> = new Set(['not_migrated', 'migration_unapplied', 'not_permitted', 'took_too_long'])
@@ -60,13 +62,14 @@ const sections: readonly SectionDefinition[] = [
  * Looks at everything and changes nothing: its sessions are read-only, which the database enforces. Two connections; invariants and figures may read whole
  * tables, each statement for at most `timeoutMs`.
  */
-export async function examine({ databaseUrl, migrations, graceMs, leaseMs, timeoutMs, longMs = 300_000 }: ExamineOptions): Promise<Report> {
+export async function examine(options: ExamineOptions): Promise<Report> {
+  const { databaseUrl, migrations, graceMs, leaseMs, timeoutMs, longMs = 300_000, neglectedMs = 600_000 } = options
   const readOnly = { default_transaction_read_only: 'on', statement_timeout: String(timeoutMs), lock_timeout: '5s', jit: 'off' }
   const open = (settings: Readonly<Record<string, string>>) =>
     connect({ connectionString: databaseUrl, max: 1, applicationName: 'holdfast-doctor', settings: { ...settings, ...readOnly } })
   await using db = open({})
   await using engineDb = open(engineSessionSettings)
-  const examination: Examination = { db, engineDb, migrations, leaseMs, longMs }
+  const examination: Examination = { db, engineDb, migrations, leaseMs, longMs, neglectedMs }
   const [state] = await getDatabaseState(db, {})
   if (state === undefined) throw new Error('the server said nothing about itself')
 

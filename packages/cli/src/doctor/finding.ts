@@ -5,7 +5,7 @@ import type { Db } from '@holdfast/schema'
 export type Severity = 'error' | 'warning' | 'info'
 
 export interface Finding {
-  /** Stable, for programs; docs/doctor.md has each. */
+  /** Stable, for programs; docs/operations/doctor.md has each. */
   readonly code: FindingCode
   readonly severity: Severity
   /** What is so, as a sentence. */
@@ -67,6 +67,8 @@ export interface Examination {
   readonly leaseMs: number
   /** An open transaction that is older than this holds vacuum back for too long. */
   readonly longMs: number
+  /** How long autovacuum may leave a table alone that has changed much: it comes once a minute, and takes its time for a large one. */
+  readonly neglectedMs: number
 }
 
 export interface SectionDefinition {
