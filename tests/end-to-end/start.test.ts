@@ -63,7 +63,9 @@ describe('npm start', () => {
       .replaceAll('.holdfast/dev.json', join(home, 'dev.json'))
       .replace('npm run demo', `npm run --silent demo -- --instances 40 --dev ${join(home, 'dev.json')}`)
       .replaceAll('order.json', join(home, 'order.json'))
-    const { stdout } = await run('bash', ['-euo', 'pipefail', '-c', command], { cwd: ROOT, timeout: 60_000 })
+    // The command line finds the system by its home, as it finds .holdfast where that is the home.
+    const env = { ...process.env, HOLDFAST_HOME: home }
+    const { stdout } = await run('bash', ['-euo', 'pipefail', '-c', command], { cwd: ROOT, timeout: 60_000, env })
     for (const pattern of prints) expect(stdout).toMatch(pattern)
   })
 

@@ -144,8 +144,8 @@ describe('on a million rows', () => {
   })
 
   test('every statement on a large table is looked at', () => {
-    // Not in the list: those that have nothing to look up, and those for people, whose cost is in their comments.
-    const unlisted = [...allStatements.keys()].filter((name) => !names.includes(name)).toSorted()
+    // Not in the list: those that have nothing to look up, those of the doctor, and others for people, whose cost is in their comments.
+    const unlisted = [...allStatements.keys()].filter((name) => !names.includes(name) && !name.startsWith('doctor.')).toSorted()
     expect(unlisted).toEqual([
       'engine.bound_transaction',
       'engine.declare_machines',

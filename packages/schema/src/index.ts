@@ -10,6 +10,6 @@ export {
 } from './connect.ts'
 export { Constraints } from './constraints.ts'
 export type { DB as Database } from './database.ts'
-export { type MigrateOptions, type MigrationReport, migrate } from './migrate.ts'
-export { expectedVersion, MigrationRefusedError } from './migration-files.ts'
+export { type MigrateOptions, type MigrationReport, migrate, pendingMigrations } from './migrate.ts'
+export { expectedVersion, type MigrationFile, MigrationRefusedError, readMigrations } from './migration-files.ts'
 export { DatabaseRoles, type Role } from './roles.ts'
