@@ -216,8 +216,7 @@ CREATE TABLE holdfast.instance (
   CONSTRAINT instance_result_is_of_done CHECK (result IS NULL OR status = 'done'::holdfast.instance_status),
   CONSTRAINT instance_throttled_has_a_waker CHECK (status <> 'throttled'::holdfast.instance_status OR concurrency_key IS NOT NULL OR throttled_until IS NOT NULL),
   CONSTRAINT instance_throttled_until_is_of_throttled CHECK (throttled_until IS NULL OR status = 'throttled'::holdfast.instance_status),
-  CONSTRAINT instance_words_length CHECK (length(machine) >= 1 AND length(machine) <= 200 AND length(step) >= 1 AND length(step) <= 200 AND length(queue) >= 1 AND length(queue) <= 200),
-  CONSTRAINT instance_parent_id FOREIGN KEY (parent_id) REFERENCES holdfast.instance(id) ON DELETE SET NULL
+  CONSTRAINT instance_words_length CHECK (length(machine) >= 1 AND length(machine) <= 200 AND length(step) >= 1 AND length(step) <= 200 AND length(queue) >= 1 AND length(queue) <= 200)
 ) WITH (
   fillfactor = 90,
   autovacuum_vacuum_scale_factor = 0.02,
@@ -240,6 +239,8 @@ CREATE INDEX instance_rate_line ON holdfast.instance USING btree (project_id, ra
 CREATE INDEX instance_throttled_until ON holdfast.instance USING btree (throttled_until) WHERE ((status = 'throttled'::holdfast.instance_status) AND (throttled_until IS NOT NULL));
 COMMENT ON TABLE holdfast.instance IS
   'One row per machine instance (a job is a machine of one step). Inserted by the api and by clients; claimed by schedulers; moved by flushers; healed and removed by reapers. Only the primary key is a full unique index and it never changes, so that updates lock FOR NO KEY UPDATE and coexist with the KEY SHARE of foreign keys.';
+COMMENT ON COLUMN holdfast.instance.parent_id IS
+  'The instance that spawned this one; it may have been removed since, by its own retention.';
 COMMENT ON COLUMN holdfast.instance.claim_epoch IS
   'Counts claims. An outcome carries the epoch it was made under: a run that lost its lease cannot write, even if the same worker claims again.';
 COMMENT ON COLUMN holdfast.instance.updated_at IS
@@ -265,8 +266,7 @@ CREATE TABLE holdfast.signal (
   traceparent text,
   CONSTRAINT signal_pkey PRIMARY KEY (id),
   CONSTRAINT signal_dedup_key_length CHECK (length(dedup_key) >= 1 AND length(dedup_key) <= 500),
-  CONSTRAINT signal_name_length CHECK (length(name) >= 1 AND length(name) <= 200),
-  CONSTRAINT signal_target_id FOREIGN KEY (target_id) REFERENCES holdfast.instance(id) ON DELETE CASCADE
+  CONSTRAINT signal_name_length CHECK (length(name) >= 1 AND length(name) <= 200)
 ) WITH (
   autovacuum_vacuum_scale_factor = 0.02,
   autovacuum_vacuum_threshold = 2000,
@@ -281,8 +281,7 @@ CREATE TABLE holdfast.signal_receipt (
   target_id   bigint NOT NULL,
   dedup_key   text NOT NULL,
   received_at timestamp with time zone NOT NULL DEFAULT now(),
-  CONSTRAINT signal_receipt_pkey PRIMARY KEY (target_id, dedup_key),
-  CONSTRAINT signal_receipt_target_id FOREIGN KEY (target_id) REFERENCES holdfast.instance(id) ON DELETE CASCADE
+  CONSTRAINT signal_receipt_pkey PRIMARY KEY (target_id, dedup_key)
 );
 COMMENT ON TABLE holdfast.signal_receipt IS
   'Dedup keys that an instance has received, kept after consumption and as long as the instance: a redelivery is a no-op then too.';
@@ -457,8 +456,7 @@ CREATE TABLE holdfast.cascade (
   parent_id    bigint NOT NULL,
   reason       text,
   requested_at timestamp with time zone NOT NULL DEFAULT now(),
-  CONSTRAINT cascade_pkey PRIMARY KEY (parent_id),
-  CONSTRAINT cascade_parent_id FOREIGN KEY (parent_id) REFERENCES holdfast.instance(id) ON DELETE CASCADE
+  CONSTRAINT cascade_pkey PRIMARY KEY (parent_id)
 );
 COMMENT ON TABLE holdfast.cascade IS
   'Cancelled instances whose children are still to be cancelled. Written in the transaction that cancels the parent; worked off by reapers some at a time, so that a parent of a million children costs its caller nothing.';
@@ -566,7 +564,7 @@ GRANT UPDATE (paused_at, updated_at) ON holdfast.queue TO holdfast_api;
 GRANT SELECT ON holdfast.rate_bucket TO holdfast_api;
 GRANT SELECT ON holdfast.schema_migration TO holdfast_api;
 GRANT DELETE, INSERT, SELECT ON holdfast.signal TO holdfast_api;
-GRANT INSERT, SELECT ON holdfast.signal_receipt TO holdfast_api;
+GRANT DELETE, INSERT, SELECT ON holdfast.signal_receipt TO holdfast_api;
 GRANT INSERT, SELECT ON holdfast.transition TO holdfast_api;
 GRANT USAGE ON SEQUENCE holdfast.instance_id_seq TO holdfast_api;
 
@@ -597,6 +595,7 @@ GRANT UPDATE (heartbeat_at) ON holdfast.process TO holdfast_flusher;
 GRANT SELECT ON holdfast.rate_bucket TO holdfast_flusher;
 GRANT SELECT ON holdfast.schema_migration TO holdfast_flusher;
 GRANT DELETE, SELECT ON holdfast.signal TO holdfast_flusher;
+GRANT DELETE, SELECT ON holdfast.signal_receipt TO holdfast_flusher;
 GRANT INSERT ON holdfast.transition TO holdfast_flusher;
 GRANT USAGE ON SEQUENCE holdfast.instance_id_seq TO holdfast_flusher;
 ALTER ROLE holdfast_flusher SET enable_hashjoin = off;
@@ -629,6 +628,7 @@ GRANT DELETE, SELECT ON holdfast.rate_bucket TO holdfast_reaper;
 GRANT UPDATE (refilled_at) ON holdfast.rate_bucket TO holdfast_reaper;
 GRANT SELECT ON holdfast.schema_migration TO holdfast_reaper;
 GRANT DELETE, SELECT ON holdfast.signal TO holdfast_reaper;
+GRANT DELETE, SELECT ON holdfast.signal_receipt TO holdfast_reaper;
 GRANT INSERT ON holdfast.transition TO holdfast_reaper;
 GRANT EXECUTE ON FUNCTION holdfast.drop_transition_partitions(integer) TO holdfast_reaper;
 GRANT EXECUTE ON FUNCTION holdfast.ensure_transition_partitions(integer) TO holdfast_reaper;

@@ -99,7 +99,7 @@ statements on a seeded million rows, with the settings of the role that sends it
 or uses another index.
 
 Only \`instance_pkey\` is a full unique index on instances, and its column never changes: an UPDATE of any other column locks the row
-FOR NO KEY UPDATE, which lets the KEY SHARE lock of a foreign key in. A full unique index on a column that changes would take that away.
+FOR NO KEY UPDATE, which lets a KEY SHARE lock in, as a foreign key of yours would take it. A full unique index on a column that changes would take that away.
 
 ${table(['table', 'index', 'columns', 'where', 'serves'], lines)}
 

@@ -40,9 +40,9 @@ export const servedBy: Readonly<Record<string, readonly string[]>> = {
   instance_project: ['engine.list_instances'],
   instance_parent: ['engine.apply_riders', 'engine.list_children', 'engine.count_children', 'engine.next_cascade'],
   signal_pkey: ['engine.apply_riders'],
-  signal_target: ['engine.load_inbox', 'engine.apply_riders'],
+  signal_target: ['engine.load_inbox', 'engine.apply_riders', 'engine.delete_finished'],
   signal_dedup: [],
-  signal_receipt_pkey: [],
+  signal_receipt_pkey: ['engine.apply_riders', 'engine.delete_finished'],
   outcome_pkey: ['engine.reap_expired', 'engine.release_claims', 'engine.cancel_overdue'],
   outcome_seq: ['engine.apply_outcomes', 'engine.has_outcomes', 'engine.peek_outcome', 'engine.quarantine_outcome'],
   outcome_quarantine_pkey: [],
@@ -65,7 +65,6 @@ export const servedBy: Readonly<Record<string, readonly string[]>> = {
 /** What an index without a statement above is for. */
 export const otherPurpose: Readonly<Record<string, string>> = {
   signal_dedup: 'no second signal of one dedup key in an inbox',
-  signal_receipt_pkey: 'arbiter of engine.deliver_signal_*: a redelivery is a no-op; the foreign key when an instance is deleted',
   outcome_quarantine_pkey: 'identity',
   outcome_quarantine_instance: 'what is in quarantine of one instance, for people',
   schema_migration_pkey: 'the migrator and readiness',
