@@ -45,6 +45,7 @@ const sentBy: Readonly<Record<string, Role>> = {
   'engine.next_waited_keys': 'reaper',
   'engine.promote_throttled': 'reaper',
   'engine.cancel_overdue': 'reaper',
+  'engine.has_reaper_work': 'reaper',
   'engine.next_cascade': 'reaper',
   'engine.end_cascade': 'reaper',
 }

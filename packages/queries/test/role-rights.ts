@@ -71,6 +71,7 @@ const byRole = {
   ],
   reaper: [
     ...everyRole,
+    'engine.has_reaper_work',
     'engine.reap_expired',
     'engine.apply_riders',
     'engine.wake_waiters',

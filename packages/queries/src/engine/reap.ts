@@ -72,6 +72,21 @@ SELECT id, project_id, queue, status, reclaims, claimed_by, concurrency_key, par
 )
 
 /**
+ * Whether there is anything to take back, to end or to cancel: what an idle reaper asks, in one statement instead of three transactions.
+ * Served by: instance_lease, instance_cancelling; `cascade` is empty but for the moment.
+ */
+export const hasReaperWork = statement<{ graceMs: number }, { expired: boolean; overdue: boolean; cascades: boolean }>(
+  'engine.has_reaper_work',
+  ({ graceMs }) => sql<{ expired: boolean; overdue: boolean; cascades: boolean }>`
+SELECT
+  EXISTS (SELECT FROM holdfast.instance WHERE status = 'executing' AND lease_expires_at < now()) AS expired,
+  EXISTS (SELECT FROM holdfast.instance WHERE status = 'executing' AND cancel_requested_at IS NOT NULL
+    AND cancel_requested_at < now() - ${graceMs}::bigint * interval '1 millisecond') AS overdue,
+  EXISTS (SELECT FROM holdfast.cascade) AS cascades`,
+  { graceMs: 30_000 },
+)
+
+/**
  * Deletes finished instances older than the retention, with their receipts and what is left of their inboxes; answers how many.
  * A child stays as long as its parent is live, because the parent's next step is shown its children (R23). Nothing is added to an instance that has ended, so
  * that what this statement's snapshot shows of its inbox is all there will ever be.
