@@ -31,7 +31,7 @@ export const servedBy: Readonly<Record<string, readonly string[]>> = {
   instance_line: ['engine.claim', 'engine.claim_by_id', 'engine.wake_waiters', 'engine.next_waited_keys'],
   instance_rate_line: ['engine.claim', 'engine.claim_by_id', 'engine.release_rate_line'],
   instance_throttled_until: ['engine.promote_throttled'],
-  instance_cancelling: ['engine.cancel_overdue', 'engine.has_reaper_work'],
+  instance_cancelling: ['engine.cancel_overdue'],
   instance_due: ['engine.promote_due'],
   instance_lease: ['engine.reap_expired', 'engine.has_reaper_work'],
   instance_await_deadline: ['engine.fire_await_deadlines'],
