@@ -34,6 +34,9 @@ CREATE INDEX instance_await_deadline ON holdfast.instance (await_deadline)
   WHERE status IN ('awaiting_signal', 'awaiting_children') AND await_deadline IS NOT NULL;
 DROP INDEX holdfast.instance_parent;
 CREATE INDEX instance_parent ON holdfast.instance (parent_id, id) WHERE parent_id IS NOT NULL;
+-- Without what executes: a claim adds no entry here.
+DROP INDEX holdfast.instance_project;
+CREATE INDEX instance_project ON holdfast.instance (project_id, id) WHERE status <> 'executing';
 -- Everything that waits for a key, in its order: what decides who is first, and who is woken.
 CREATE INDEX instance_line ON holdfast.instance (project_id, concurrency_key, queue, priority, eligible_at, id)
   WHERE status IN ('runnable', 'throttled') AND concurrency_key IS NOT NULL;

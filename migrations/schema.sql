@@ -234,7 +234,7 @@ CREATE INDEX instance_lease ON holdfast.instance USING btree (lease_expires_at) 
 CREATE INDEX instance_line ON holdfast.instance USING btree (project_id, concurrency_key, queue, priority, eligible_at, id) WHERE ((status = ANY (ARRAY['runnable'::holdfast.instance_status, 'throttled'::holdfast.instance_status])) AND (concurrency_key IS NOT NULL));
 CREATE INDEX instance_parent ON holdfast.instance USING btree (parent_id, id) WHERE (parent_id IS NOT NULL);
 CREATE INDEX instance_pick ON holdfast.instance USING btree (queue, priority, eligible_at, id) WHERE (status = 'runnable'::holdfast.instance_status);
-CREATE INDEX instance_project ON holdfast.instance USING btree (project_id, id);
+CREATE INDEX instance_project ON holdfast.instance USING btree (project_id, id) WHERE (status <> 'executing'::holdfast.instance_status);
 CREATE INDEX instance_rate_line ON holdfast.instance USING btree (project_id, rate_key, throttled_until) WHERE ((status = 'throttled'::holdfast.instance_status) AND (throttled_until IS NOT NULL) AND (rate_key IS NOT NULL));
 CREATE INDEX instance_throttled_until ON holdfast.instance USING btree (throttled_until) WHERE ((status = 'throttled'::holdfast.instance_status) AND (throttled_until IS NOT NULL));
 COMMENT ON TABLE holdfast.instance IS
