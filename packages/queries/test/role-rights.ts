@@ -210,6 +210,7 @@ function untouched(): Record<string, string> {
     'gate_slot',
     'rate_bucket',
     'cascade',
+    'project_role',
   ]
   return {
     ...Object.fromEntries(tables.map((table) => [`read ${table}`, `SELECT FROM holdfast.${table}`])),

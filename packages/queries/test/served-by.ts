@@ -56,6 +56,7 @@ export const servedBy: Readonly<Record<string, readonly string[]>> = {
   queue_pkey: ['engine.claim'],
   project_pkey: ['tenants.authenticate'],
   project_name: ['tenants.find_project'],
+  project_role_pkey: [],
   api_token_pkey: ['tenants.revoke_token'],
   api_token_sha256: ['tenants.authenticate'],
   process_pkey: ['process.beat', 'process.leave'],
@@ -67,5 +68,6 @@ export const otherPurpose: Readonly<Record<string, string>> = {
   signal_dedup: 'no second signal of one dedup key in an inbox',
   outcome_quarantine_pkey: 'identity',
   outcome_quarantine_instance: 'what is in quarantine of one instance, for people',
+  project_role_pkey: 'the SQL functions, to see whether their caller may write into the project',
   schema_migration_pkey: 'the migrator and readiness',
 }
