@@ -47,8 +47,8 @@ afterAll(async () => {
   await database[Symbol.asyncDispose]()
 })
 beforeEach(async () => {
-  await sql`DELETE FROM holdfast.instance`.execute(database.db)
-  await sql`DELETE FROM holdfast.machine`.execute(database.db)
+  for (const table of ['signal', 'signal_receipt', 'instance', 'machine'])
+    await sql`DELETE FROM ${sql.table(`holdfast.${table}`)}`.execute(database.db)
 })
 
 const as = (role: string) => present(clients.get(role))
