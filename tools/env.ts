@@ -35,3 +35,6 @@ export const readStartEnv = (): StartEnv => ({
 
 /** The environment that a role inherits: ours, less what belongs to the starter. */
 export const inherited = (): NodeJS.ProcessEnv => ({ ...process.env })
+
+/** Where `npm run` was typed; npm itself goes to the root. */
+export const typedIn = (): string | undefined => process.env['INIT_CWD'] || undefined

@@ -13,7 +13,7 @@ export interface HttpOptions {
 }
 
 export interface Call {
-  readonly method: 'GET' | 'POST'
+  readonly method: 'GET' | 'POST' | 'PUT' | 'DELETE'
   readonly path: string
   readonly body?: unknown
   /** Sending it twice has the effect of sending it once: a read, or something with a key of its own. */
@@ -75,6 +75,7 @@ export class HttpTransport {
 
   async #answer<Answer>(call: Call, response: Response): Promise<Answer> {
     const text = await response.text()
+    if (response.status === 204) return undefined as Answer
     let parsed: unknown
     try {
       parsed = JSON.parse(text)

@@ -2,5 +2,5 @@ export { HoldfastApiError, HoldfastUnreachableError, InstanceFailedError, WaitTi
 export { type Duration, HoldfastError, type Instance, type MachineRef, NotStorableError } from '@holdfast/contracts'
 export type { Enqueue, EnqueueOptions } from './enqueue-options.ts'
 export { HoldfastClient, type ListFilter, type SignalOptions, type SignalTarget, type WaitOptions } from './holdfast-client.ts'
-export type { HttpOptions } from './http-transport.ts'
+export { type Call, type HttpOptions, HttpTransport } from './http-transport.ts'
 export { type OwnTransaction, type SqlConnection, TransactionalClient, type TransactionalOptions } from './transactional.ts'

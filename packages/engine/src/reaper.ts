@@ -8,6 +8,7 @@ import {
   endInstances,
   ensureTransitionPartitions,
   fireAwaitDeadlines,
+  hasReaperWork,
   type Key,
   Listener,
   nextCascade,
@@ -51,10 +52,8 @@ const DUE_FLOOR_MS = 5_000
 const SWEEP_EVERY_MS = 60_000
 const PARTITIONS_EVERY_MS = 3_600_000
 const PROCESSES_EVERY_MS = 30_000
-/** Cancellations that somebody waits for; both statements find nothing at the price of one index look-up each. */
-const CANCEL_EVERY_MS = 1_000
 /** How often some of the keys that somebody waits for are looked at: the floor under what a process could not do because it died. */
-const WAITERS_EVERY_MS = 2_000
+const WAITERS_EVERY_MS = 5_000
 /** Idle slots and buckets are removed after so long. */
 const IDLE_LIMITS_MS = 3_600_000
 const FIRST_KEY: Key = { projectId: '0' as ProjectId, key: '' }
@@ -88,9 +87,8 @@ export class Reaper {
     this.#timers = [
       this.#scheduled,
       this.#deadlines,
-      every('leases', options.reapEveryMs ?? 1_000, () => this.reap()),
+      every('claims', options.reapEveryMs ?? 1_000, () => this.claims()),
       this.#throttled,
-      every('cancellations', CANCEL_EVERY_MS, () => this.cancellations()),
       every('waiters', WAITERS_EVERY_MS, () => this.waiters()),
       every('idle limits', PARTITIONS_EVERY_MS, () => this.idleLimits()),
       every('retention', SWEEP_EVERY_MS, () => this.sweep()),
@@ -127,6 +125,14 @@ export class Reaper {
 
   isHealthy(): string | null {
     return this.#running ? null : 'the reaper is stopped'
+  }
+
+  /** Takes back expired claims and sees to cancellations, if there are any; answers how many. */
+  async claims(): Promise<number> {
+    const [work] = await hasReaperWork(this.#options.db, { graceMs: this.#options.cancelGraceMs ?? 30_000 })
+    const reaped = work?.expired === true ? await this.reap() : 0
+    const cancelled = work?.overdue === true || work?.cascades === true ? await this.cancellations() : 0
+    return Math.max(reaped, cancelled)
   }
 
   /** Takes back expired claims; answers how many. */

@@ -31,7 +31,7 @@ WHERE (status = 'executing') <> (claimed_by IS NOT NULL) OR (status = 'executing
     'Of the instances of a project with one serial key, at most one executes.',
     () => sql`
 SELECT project_id, concurrency_key, array_agg(id) AS ids FROM holdfast.instance
-WHERE status = 'executing' AND concurrency_key IS NOT NULL GROUP BY project_id, concurrency_key HAVING count(*) > 1 ${limit}`,
+WHERE status = 'executing' AND concurrency_key IS NOT NULL AND gate_slot IS NULL GROUP BY project_id, concurrency_key HAVING count(*) > 1 ${limit}`,
   ),
   invariant(
     'E3',
@@ -45,17 +45,19 @@ GROUP BY project_id, correlation_key HAVING count(*) > 1 OR bool_or(correlation_
   invariant(
     'E4',
     'broken',
-    'A claim has at most one ending: the history holds one transition for each claim.',
+    'A claim has at most one ending: the history holds one transition of a worker for each claim.',
     () => sql`
-SELECT instance_id, claim_epoch, count(*) AS transitions FROM holdfast.transition GROUP BY instance_id, claim_epoch HAVING count(*) > 1 ${limit}`,
+SELECT instance_id, claim_epoch, count(*) AS transitions FROM holdfast.transition
+WHERE worker IS NOT NULL GROUP BY instance_id, claim_epoch HAVING count(*) > 1 ${limit}`,
   ),
   invariant(
     'E5',
     'broken',
-    'An instance that has ended has ended once.',
+    'An instance that has ended has ended once, or once more for each time that a person retried it.',
     () => sql`
 SELECT t.instance_id, array_agg(t.to_status) AS endings FROM holdfast.transition t
-WHERE t.to_status IN ('done', 'failed', 'cancelled') GROUP BY t.instance_id HAVING count(*) > 1 ${limit}`,
+WHERE t.to_status IN ('done', 'failed', 'cancelled') OR (t.worker IS NULL AND t.kind = 'retry') GROUP BY t.instance_id
+HAVING count(*) FILTER (WHERE t.to_status IN ('done', 'failed', 'cancelled')) > 1 + count(*) FILTER (WHERE t.worker IS NULL AND t.kind = 'retry') ${limit}`,
   ),
   invariant(
     'E6',
@@ -101,11 +103,11 @@ WHERE g.status = 'awaiting_signal' AND s.name = ANY (g.awaits) AND s.inserted_at
   invariant(
     'E11',
     'broken',
-    'A parent waits for exactly its children that are live.',
+    'A parent waits for no more children than are live of its last spawn.',
     () => sql`
 SELECT p.id, p.children_pending, count(c.id) AS live FROM holdfast.instance p
-LEFT JOIN holdfast.instance c ON c.parent_id = p.id AND c.status NOT IN ('done', 'failed', 'cancelled')
-WHERE p.status = 'awaiting_children' GROUP BY p.id, p.children_pending HAVING p.children_pending <> count(c.id) ${limit}`,
+LEFT JOIN holdfast.instance c ON c.parent_id = p.id AND c.parent_epoch = p.claim_epoch AND c.status NOT IN ('done', 'failed', 'cancelled')
+WHERE p.status = 'awaiting_children' GROUP BY p.id, p.children_pending HAVING p.children_pending > count(c.id) ${limit}`,
   ),
   invariant(
     'E12',

@@ -1,3 +1,3 @@
-export { checkInvariants, type Violation } from './check-invariants.ts'
+export { type CheckOptions, checkInvariants, type Examined, examineInvariants, type Violation } from './check-invariants.ts'
 export { engineInvariants } from './engine-invariants.ts'
 export type { Invariant } from './invariant.ts'

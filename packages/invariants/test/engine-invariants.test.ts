@@ -34,7 +34,7 @@ async function healthy(db: Db): Promise<void> {
       VALUES (5, 1, 0, 'next', 'runnable', 'start'), (5, 2, 0, 'done', 'done', 'end');
     INSERT INTO holdfast.instance (project_id, machine, status, eligible_at, correlation_key) VALUES (1, 'm', 'scheduled', now() + interval '1 hour', 'k');
     INSERT INTO holdfast.instance (project_id, machine, status, children_pending) VALUES (1, 'm', 'awaiting_children', 1);
-    INSERT INTO holdfast.instance (project_id, machine, parent_id) VALUES (1, 'm', 7);
+    INSERT INTO holdfast.instance (project_id, machine, parent_id, parent_epoch) VALUES (1, 'm', 7, 0);
     INSERT INTO holdfast.instance (project_id, machine, status, claim_epoch, error) VALUES (1, 'm', 'failed', 1, '{}');
     INSERT INTO holdfast.outcome_quarantine (instance_id, claim_epoch, outcome, error) VALUES (9, 1, '{}', '{}');
     INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step) VALUES (9, 1, 0, 'fail', 'failed', 'start');
@@ -84,7 +84,7 @@ const violations: Readonly<Record<string, readonly { readonly what: string; read
   E4: [
     {
       what: 'two transitions of a claim',
-      how: `INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step) VALUES (5, 1, 0, 'next', 'runnable', 'start')`,
+      how: `INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step, worker) VALUES (5, 1, 0, 'next', 'runnable', 'start', 'a'), (5, 1, 0, 'next', 'runnable', 'start', 'b')`,
     },
   ],
   E5: [
@@ -119,7 +119,7 @@ const violations: Readonly<Record<string, readonly { readonly what: string; read
   ],
   E11: [
     { what: 'a child that ended without a word', how: `UPDATE holdfast.instance SET status = 'done' WHERE id = 8` },
-    { what: 'a child too many', how: `UPDATE holdfast.instance SET parent_id = 7 WHERE id = 2` },
+    { what: 'a child of an earlier spawn', how: `UPDATE holdfast.instance SET parent_epoch = 9 WHERE id = 8` },
   ],
   E12: [{ what: 'an instance of no project', how: `UPDATE holdfast.instance SET project_id = 99 WHERE id = 3` }],
   E13: [

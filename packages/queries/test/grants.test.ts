@@ -4,7 +4,7 @@ import { type TestDatabase, testDatabase } from '@holdfast/testbed'
 import { sql } from 'kysely'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { newProject } from './engine-rows.ts'
-import { refusedTo, statementsOf } from './role-rights.ts'
+import { refusedTo, statementsOf, statementsOfDoctor } from './role-rights.ts'
 
 const roles = Object.keys(DatabaseRoles) as Role[]
 let database: TestDatabase
@@ -54,8 +54,27 @@ describe.each(roles)('%s', (role) => {
 })
 
 test('every statement is sent by some role', () => {
-  const sent = new Set(Object.values(statementsOf).flat())
+  const sent = new Set([...Object.values(statementsOf).flat(), ...statementsOfDoctor])
   expect([...allStatements.keys()].filter((name) => !sent.has(name))).toEqual([])
+})
+
+test('the doctor needs a login that may read everything, and nothing more', async () => {
+  const { db } = database
+  const name = `doctor_${crypto.randomUUID().slice(0, 8)}` // roles belong to the cluster, which other files share
+  await sql.raw(`CREATE ROLE ${name} IN ROLE pg_read_all_data, pg_monitor`).execute(db)
+  const as = (run: (db: Db) => Promise<unknown>) =>
+    attempt(db, async (trx) => {
+      await sql.raw(`SET LOCAL ROLE ${name}`).execute(trx)
+      await run(trx)
+    })
+  for (const each of statementsOfDoctor) {
+    const statement = allStatements.get(each)
+    if (statement === undefined) throw new Error(`role-rights.ts names ${each}, which is no statement`)
+    expect(await as((trx) => statement(trx, statement.sample)), each).toBe('allowed')
+  }
+  for (const text of ['DELETE FROM holdfast.outcome_quarantine', 'INSERT INTO holdfast.project (name) VALUES ($$x$$)'])
+    expect(await as((trx) => sql.raw(text).execute(trx)), text).toBe('42501')
+  await sql.raw(`DROP ROLE ${name}`).execute(db)
 })
 
 test('what the roles do really changes rows: rights hold on rows that exist, not only on none', async () => {

@@ -71,6 +71,7 @@ const byRole = {
   ],
   reaper: [
     ...everyRole,
+    'engine.has_reaper_work',
     'engine.reap_expired',
     'engine.apply_riders',
     'engine.wake_waiters',
@@ -96,6 +97,27 @@ export const statementsOf: Readonly<Record<Role, readonly string[]>> = {
   ...byRole,
   'direct-scheduler': [...new Set([...byRole.scheduler, ...byRole.flusher, 'engine.apply_given'])],
 }
+
+/** What `holdfast doctor` sends, as a login that may read everything and change nothing; the grants test runs every one as such a login. */
+export const statementsOfDoctor: readonly string[] = [
+  'process.list',
+  'engine.get_queue_depths',
+  'doctor.database_state',
+  'doctor.list_migrations',
+  'doctor.connection_use',
+  'doctor.list_settings',
+  'doctor.list_table_health',
+  'doctor.list_invalid_indexes',
+  'doctor.list_vacuum_holders',
+  'doctor.count_expired_claims',
+  'doctor.count_waiting_outcomes',
+  'doctor.count_overdue_scheduled',
+  'doctor.count_overdue_awaits',
+  'doctor.count_overdue_throttled',
+  'doctor.count_finished_joins',
+  'doctor.count_quarantined',
+  'doctor.list_unclaimable',
+]
 
 /** What each app's database role must be refused (42501), whatever its code does. */
 export const refusedTo: Readonly<Record<Role, Readonly<Record<string, string>>>> = {
@@ -188,6 +210,7 @@ function untouched(): Record<string, string> {
     'gate_slot',
     'rate_bucket',
     'cascade',
+    'project_role',
   ]
   return {
     ...Object.fromEntries(tables.map((table) => [`read ${table}`, `SELECT FROM holdfast.${table}`])),

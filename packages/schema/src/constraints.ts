@@ -22,8 +22,6 @@ export const Constraints = Object.freeze({
   signalDedup: 'signal_dedup',
   /** A signal delivered again after its first was consumed. */
   signalReceipt: 'signal_receipt_pkey',
-  /** A signal whose target was removed meanwhile. */
-  signalTarget: 'signal_target_id',
   projectName: 'project_name',
   apiTokenSha256: 'api_token_sha256',
 } as const)

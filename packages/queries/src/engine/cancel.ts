@@ -41,6 +41,7 @@ WITH target AS MATERIALIZED (
     error = CASE WHEN g.lease_expires_at IS NULL
       THEN jsonb_build_object('code', 'cancelled', 'message', coalesce(${reason}::text, 'Cancelled.')) ELSE g.error END,
     awaits = CASE WHEN g.lease_expires_at IS NOT NULL THEN g.awaits END,
+    children_pending = CASE WHEN g.lease_expires_at IS NOT NULL THEN g.children_pending ELSE 0 END,
     await_deadline = NULL, throttled_until = NULL, updated_at = now()
   FROM target WHERE g.id = ANY (ARRAY[target.id])
   RETURNING g.id, g.project_id, g.status, g.concurrency_key, g.parent_id, g.parent_epoch, g.claim_epoch, g.attempt, g.step, g.error
@@ -72,7 +73,7 @@ WITH overdue AS MATERIALIZED (
   ORDER BY g.cancel_requested_at LIMIT ${limit}::integer FOR NO KEY UPDATE OF g SKIP LOCKED
 ), cancelled AS (
   UPDATE holdfast.instance g SET status = 'cancelled', claimed_by = NULL, lease_expires_at = NULL, awaits = NULL, await_deadline = NULL,
-    error = jsonb_build_object('code', 'cancelled', 'message',
+    children_pending = 0, error = jsonb_build_object('code', 'cancelled', 'message',
       format('%s Its step did not end within the grace and was left behind.', coalesce(g.cancel_reason, 'Cancelled.'))),
     updated_at = now()
   FROM overdue WHERE g.id = ANY (ARRAY[overdue.id])

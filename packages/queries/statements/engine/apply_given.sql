@@ -45,7 +45,7 @@ FROM unnest(
   USING (SELECT * FROM taken WHERE discard AND kind = 'done' ORDER BY instance_id) o
   WHERE g.id = ANY (ARRAY[o.instance_id]) AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
     AND g.parent_id IS NULL AND NOT 'done' = ANY (g.correlation_scope)
-  RETURNING g.id, g.project_id, o.*
+  RETURNING g.id, g.project_id, o.held_key
 ), moved AS (
   UPDATE holdfast.instance g SET
     status = CASE
@@ -98,7 +98,8 @@ FROM unnest(
   WHERE g.id = ANY (ARRAY[o.instance_id]) AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
     AND NOT (o.discard AND o.kind = 'done' AND g.parent_id IS NULL AND NOT 'done' = ANY (g.correlation_scope))
   RETURNING g.id, g.project_id, g.status, g.queue, g.eligible_at, g.await_deadline, g.parent_id, g.parent_epoch, g.claim_epoch AS epoch_now,
-    g.error AS error_now, o.*
+    g.error AS error_now, o.claim_epoch, o.attempt, o.kind, o.keep_history, o.worker, o.from_step, o.step, o.presented, o.consumed, o.held_key, o.key_change,
+    o.children, o.join_count, o.traceparent, o.staged_at, o.claimed_ago_us, o.started_ago_us, o.finished_ago_us
 ), born AS (
   INSERT INTO holdfast.instance (
     project_id, machine, version, queue, state, priority, status, eligible_at, correlation_key, correlation_scope, concurrency_key,
@@ -129,7 +130,7 @@ FROM unnest(
     flushed_at, claimed_at, started_at, finished_at, instance_id, claim_epoch, attempt, kind, to_status, from_step, to_step, worker, error
   )
   SELECT now(), staged_at - claimed_ago_us * interval '1 microsecond', staged_at - started_ago_us * interval '1 microsecond',
-    staged_at - finished_ago_us * interval '1 microsecond', instance_id, claim_epoch, attempt, kind, status, from_step, step, worker, error_now
+    staged_at - finished_ago_us * interval '1 microsecond', id, claim_epoch, attempt, kind, status, from_step, step, worker, error_now
   FROM moved WHERE keep_history
 )
 SELECT
@@ -139,6 +140,7 @@ SELECT
   array_agg(id) FILTER (WHERE status = 'executing') AS continued,
   array_agg(epoch_now) FILTER (WHERE status = 'executing') AS continued_epochs,
   array_agg(id) FILTER (WHERE status IN ('done', 'failed', 'cancelled')) AS ended,
+  (SELECT array_agg(id) FROM discarded) AS removed,
   (SELECT array_agg(c) FROM moved m, unnest(m.consumed) c WHERE m.kind IN ('next', 'sleep', 'spawn', 'continue_as')) AS consumed,
   array_agg(id) FILTER (WHERE status = 'awaiting_signal') AS parked,
   array_agg(presented::text) FILTER (WHERE status = 'awaiting_signal') AS presented,
