@@ -18,7 +18,7 @@ ALTER TABLE holdfast.instance
   ADD CONSTRAINT instance_throttled_until_is_of_throttled CHECK (throttled_until IS NULL OR status = 'throttled');
 
 COMMENT ON COLUMN holdfast.instance.parent_epoch IS
-  'The claim epoch of the parent when it spawned this child. The parent keeps that epoch while it waits, so a child of an earlier spawn cannot count towards a later one.';
+  'The claim epoch of the parent when it spawned this child. The parent keeps that epoch while it waits, so a child of an earlier spawn cannot count towards a later one. Null for a child that a person has retried: it has been counted.';
 COMMENT ON COLUMN holdfast.instance.throttled_until IS
   'When the bucket of its rate limit will have refilled as far as this row''s place in the line; null for a row that a key has denied, which is woken by whoever frees it.';
 COMMENT ON COLUMN holdfast.instance.gate_slot IS
@@ -141,7 +141,8 @@ CREATE TRIGGER instance_deleted_frees_gate_slot AFTER DELETE ON holdfast.instanc
 CREATE TABLE holdfast.cascade (
   parent_id    bigint NOT NULL CONSTRAINT cascade_pkey PRIMARY KEY,
   reason       text,
-  requested_at timestamptz NOT NULL DEFAULT now()
+  -- Not when its transaction began: it may have waited for the flush that spawned the last of the children.
+  requested_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE holdfast.cascade IS
   'Cancelled instances whose children are still to be cancelled. Written in the transaction that cancels the parent; worked off by reapers some at a time, so that a parent of a million children costs its caller nothing.';
@@ -199,7 +200,7 @@ GRANT UPDATE (throttled_until, cancel_requested_at, cancel_reason, children_pend
 GRANT SELECT, INSERT, DELETE ON holdfast.cascade TO holdfast_reaper;
 GRANT UPDATE (requested_at) ON holdfast.cascade TO holdfast_reaper;
 
-GRANT UPDATE (throttled_until, cancel_requested_at, cancel_reason, children_pending, await_deadline, awaits, error, attempt, reclaims)
+GRANT UPDATE (throttled_until, cancel_requested_at, cancel_reason, children_pending, parent_epoch, await_deadline, awaits, error, attempt, reclaims)
   ON holdfast.instance TO holdfast_api;
 GRANT SELECT, INSERT ON holdfast.cascade TO holdfast_api;
 GRANT INSERT ON holdfast.transition TO holdfast_api;

@@ -253,7 +253,7 @@ COMMENT ON COLUMN holdfast.instance.updated_at IS
 COMMENT ON COLUMN holdfast.instance.awaits IS
   'Signal names of the last park; kept through the wake until the woken step ends, because they decide what the step is shown as awaited.';
 COMMENT ON COLUMN holdfast.instance.parent_epoch IS
-  'The claim epoch of the parent when it spawned this child. The parent keeps that epoch while it waits, so a child of an earlier spawn cannot count towards a later one.';
+  'The claim epoch of the parent when it spawned this child. The parent keeps that epoch while it waits, so a child of an earlier spawn cannot count towards a later one. Null for a child that a person has retried: it has been counted.';
 COMMENT ON COLUMN holdfast.instance.throttled_until IS
   'When the bucket of its rate limit will have refilled as far as this row''s place in the line; null for a row that a key has denied, which is woken by whoever frees it.';
 COMMENT ON COLUMN holdfast.instance.cancel_requested_at IS
@@ -460,7 +460,7 @@ COMMENT ON COLUMN holdfast.rate_bucket.revision IS
 CREATE TABLE holdfast.cascade (
   parent_id    bigint NOT NULL,
   reason       text,
-  requested_at timestamp with time zone NOT NULL DEFAULT now(),
+  requested_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
   CONSTRAINT cascade_pkey PRIMARY KEY (parent_id)
 );
 COMMENT ON TABLE holdfast.cascade IS
@@ -944,7 +944,7 @@ GRANT UPDATE (revoked_at) ON holdfast.api_token TO holdfast_api;
 GRANT INSERT, SELECT ON holdfast.cascade TO holdfast_api;
 GRANT SELECT ON holdfast.gate_slot TO holdfast_api;
 GRANT INSERT, SELECT ON holdfast.instance TO holdfast_api;
-GRANT UPDATE (eligible_at, await_deadline, updated_at, attempt, reclaims, children_pending, status, error, awaits, throttled_until, cancel_requested_at, cancel_reason) ON holdfast.instance TO holdfast_api;
+GRANT UPDATE (eligible_at, await_deadline, updated_at, attempt, reclaims, children_pending, status, error, awaits, parent_epoch, throttled_until, cancel_requested_at, cancel_reason) ON holdfast.instance TO holdfast_api;
 GRANT INSERT, SELECT ON holdfast.limit_policy TO holdfast_api;
 GRANT UPDATE (rate, period_ms, burst, shards, capacity, revision, updated_at) ON holdfast.limit_policy TO holdfast_api;
 GRANT SELECT ON holdfast.machine TO holdfast_api;

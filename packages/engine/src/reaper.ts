@@ -16,6 +16,7 @@ import {
   promoteDue,
   promoteThrottled,
   reapExpired,
+  releaseChangedRateLines,
   removeDeadProcesses,
   removeIdleBuckets,
   removeIdleSlots,
@@ -56,6 +57,8 @@ const PROCESSES_EVERY_MS = 30_000
 const WAITERS_EVERY_MS = 5_000
 /** Idle slots and buckets are removed after so long. */
 const IDLE_LIMITS_MS = 3_600_000
+/** How soon those are looked at who were being parked for a rate limit while it was changed. */
+const CHANGED_LIMITS_EVERY_MS = 5_000
 const FIRST_KEY: Key = { projectId: '0' as ProjectId, key: '' }
 
 /**
@@ -90,6 +93,7 @@ export class Reaper {
       every('claims', options.reapEveryMs ?? 1_000, () => this.claims()),
       this.#throttled,
       every('waiters', WAITERS_EVERY_MS, () => this.waiters()),
+      every('changed limits', CHANGED_LIMITS_EVERY_MS, () => this.changedLimits()),
       every('idle limits', PARTITIONS_EVERY_MS, () => this.idleLimits()),
       every('retention', SWEEP_EVERY_MS, () => this.sweep()),
       every('partitions', PARTITIONS_EVERY_MS, () => this.partitions()),
@@ -200,6 +204,13 @@ export class Reaper {
     const woken = keys.length === 0 ? [] : await wakeWaiters(db, { keys })
     this.#announce(woken.map(({ queue }) => queue))
     return keys.length
+  }
+
+  /** Gives those their time anew who were parked for a rate limit by what it was before it changed; answers how many. */
+  async changedLimits(): Promise<number> {
+    const [released] = await releaseChangedRateLines(this.#options.db, { limit: LIMIT })
+    this.#announce(released?.queues ?? [])
+    return released?.count ?? 0
   }
 
   async idleLimits(): Promise<number> {

@@ -165,11 +165,14 @@ test('guarantees.md names constraints, invariants and tests that exist', async (
 
   const { rows } = await sql<{ name: string }>`
     SELECT conname AS name FROM pg_constraint WHERE connamespace = 'holdfast'::regnamespace
-    UNION SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('i', 'I')`.execute(database.db)
+    UNION SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('i', 'I')
+    UNION SELECT tgname FROM pg_trigger WHERE NOT tgisinternal`.execute(database.db)
   const known = new Set(rows.map((row) => row.name))
-  const named = [...page.matchAll(/`((?:instance|outcome|signal|api_token|project|machine|process|transition)_[a-z_]+)`/g)].map(
-    (match) => match[1] ?? '',
-  )
+  const named = [
+    ...page.matchAll(
+      /`((?:instance|outcome|signal|api_token|project|machine|process|transition|gate_slot|rate_bucket|limit_policy)_[a-z_]+)`/g,
+    ),
+  ].map((match) => match[1] ?? '')
   expect(named.length).toBeGreaterThan(0)
   expect(named.filter((name) => !known.has(name))).toEqual([])
 

@@ -83,6 +83,7 @@ const byRole = {
     'engine.end_cascade',
     'engine.remove_idle_slots',
     'engine.remove_idle_buckets',
+    'engine.release_changed_rate_lines',
     'engine.promote_due',
     'engine.fire_await_deadlines',
     'engine.delete_finished',

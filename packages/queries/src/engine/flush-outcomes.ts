@@ -119,9 +119,10 @@ WITH taken AS (${taken}
       WHEN o.kind IN ('done', 'fail', 'cancel') THEN g.eligible_at
       ELSE now() + coalesce(o.delay_ms, 0) * interval '1 millisecond'
     END,
-    awaits = CASE o.kind WHEN 'await_signal' THEN o.awaits WHEN 'retry' THEN g.awaits END,
-    await_deadline = CASE WHEN o.kind IN ('await_signal', 'spawn') THEN now() + o.timeout_ms * interval '1 millisecond' END,
-    children_pending = CASE WHEN o.kind = 'spawn' THEN jsonb_array_length(o.children) ELSE 0 END,
+    awaits = CASE WHEN g.cancel_requested_at IS NULL THEN CASE o.kind WHEN 'await_signal' THEN o.awaits WHEN 'retry' THEN g.awaits END END,
+    await_deadline = CASE WHEN o.kind IN ('await_signal', 'spawn') AND g.cancel_requested_at IS NULL
+      THEN now() + o.timeout_ms * interval '1 millisecond' END,
+    children_pending = CASE WHEN o.kind = 'spawn' AND g.cancel_requested_at IS NULL THEN jsonb_array_length(o.children) ELSE 0 END,
     concurrency_key = CASE WHEN o.key_change THEN o.concurrency_key ELSE g.concurrency_key END,
     rate_key = CASE WHEN o.kind IN ('retry', 'done', 'fail', 'cancel') THEN g.rate_key ELSE o.rate_key END,
     rate_weight = CASE WHEN o.kind IN ('retry', 'done', 'fail', 'cancel') THEN g.rate_weight ELSE coalesce(o.rate_weight, 1) END,
@@ -178,10 +179,10 @@ SELECT
   (SELECT array_agg(c) FROM moved m, unnest(m.consumed) c WHERE m.kind IN ('next', 'sleep', 'spawn', 'continue_as')) AS consumed,
   array_agg(id) FILTER (WHERE status = 'awaiting_signal') AS parked,
   array_agg(presented::text) FILTER (WHERE status = 'awaiting_signal') AS presented,
-  CASE WHEN bool_or(parent_id IS NOT NULL AND status IN ('done', 'failed', 'cancelled')) THEN (
+  CASE WHEN bool_or(parent_epoch IS NOT NULL AND status IN ('done', 'failed', 'cancelled')) THEN (
     SELECT jsonb_agg(jsonb_build_object('id', parent_id::text, 'epoch', parent_epoch::text, 'ended', ended)) FROM (
       SELECT parent_id, parent_epoch, count(*) AS ended FROM moved
-      WHERE parent_id IS NOT NULL AND status IN ('done', 'failed', 'cancelled') GROUP BY parent_id, parent_epoch
+      WHERE parent_epoch IS NOT NULL AND status IN ('done', 'failed', 'cancelled') GROUP BY parent_id, parent_epoch
     ) p
   ) END AS joined,
   CASE WHEN bool_or(status = 'awaiting_children') THEN (
