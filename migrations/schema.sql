@@ -75,6 +75,16 @@
 --   Database roles that may write into a project through the SQL functions. Written by whoever administers the
 --   database; read by each call of a function. Logins that are members of holdfast_enqueue need no row: that role
 --   has rights on the tables themselves.
+--
+-- schedule
+--   When to insert an instance of a machine. Defined by the api; moved on by schedulers, which insert the instances
+--   (queries/schedules/fire-ticks).
+--
+-- schedule_run
+--   The ticks that have been fired, each with its instance, or without one where the run before was still live.
+--   Written in the statement that inserts the instance: the primary key makes a second firing of a tick
+--   uncommittable. Not removed with its schedule, so that one of the same name cannot fire its ticks again; removed
+--   by the reaper.
 
 -- Types -----------------------------------------------------------------------------------------------------------
 
@@ -476,6 +486,81 @@ CREATE TABLE holdfast.project_role (
 );
 COMMENT ON TABLE holdfast.project_role IS
   'Database roles that may write into a project through the SQL functions. Written by whoever administers the database; read by each call of a function. Logins that are members of holdfast_enqueue need no row: that role has rights on the tables themselves.';
+
+CREATE TABLE holdfast.schedule (
+  project_id       bigint NOT NULL,
+  name             text NOT NULL,
+  revision         bigint NOT NULL DEFAULT 1,
+  cron             text NOT NULL,
+  timezone         text NOT NULL DEFAULT 'UTC'::text,
+  machine          text NOT NULL,
+  version          integer,
+  input            jsonb NOT NULL DEFAULT '{}'::jsonb,
+  queue            text,
+  priority         smallint NOT NULL DEFAULT 0,
+  concurrency_key  text,
+  catch_up         text NOT NULL DEFAULT 'none'::text,
+  overlap          text NOT NULL DEFAULT 'allow'::text,
+  next_at          timestamp with time zone,
+  due_at           timestamp with time zone,
+  last_at          timestamp with time zone,
+  last_instance_id bigint,
+  skipped_at       timestamp with time zone,
+  skipped_why      text,
+  paused_at        timestamp with time zone,
+  failures         integer NOT NULL DEFAULT 0,
+  last_error       jsonb,
+  last_error_at    timestamp with time zone,
+  created_at       timestamp with time zone NOT NULL DEFAULT now(),
+  updated_at       timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT schedule_pkey PRIMARY KEY (project_id, name),
+  CONSTRAINT schedule_catch_up CHECK (catch_up = ANY (ARRAY['none'::text, 'one'::text, 'all'::text])),
+  CONSTRAINT schedule_concurrency_key_length CHECK (length(concurrency_key) >= 1 AND length(concurrency_key) <= 500),
+  CONSTRAINT schedule_cron_length CHECK (length(cron) >= 1 AND length(cron) <= 1000),
+  CONSTRAINT schedule_failures_not_negative CHECK (failures >= 0),
+  CONSTRAINT schedule_machine_length CHECK (length(machine) >= 1 AND length(machine) <= 200),
+  CONSTRAINT schedule_name_shape CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$'::text),
+  CONSTRAINT schedule_next_has_a_look CHECK ((next_at IS NULL) = (due_at IS NULL)),
+  CONSTRAINT schedule_next_is_after_last CHECK (next_at > last_at),
+  CONSTRAINT schedule_overlap CHECK (overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue'::text])),
+  CONSTRAINT schedule_paused_has_no_next CHECK ((paused_at IS NULL) = (next_at IS NOT NULL)),
+  CONSTRAINT schedule_queue_has_the_key CHECK (overlap <> 'queue'::text OR concurrency_key IS NULL),
+  CONSTRAINT schedule_queue_length CHECK (length(queue) >= 1 AND length(queue) <= 200),
+  CONSTRAINT schedule_skipped_why CHECK (skipped_why = ANY (ARRAY['missed'::text, 'overlap'::text])),
+  CONSTRAINT schedule_timezone_length CHECK (length(timezone) >= 1 AND length(timezone) <= 100),
+  CONSTRAINT schedule_version_positive CHECK (version > 0),
+  CONSTRAINT schedule_project FOREIGN KEY (project_id) REFERENCES holdfast.project(id)
+) WITH (
+  fillfactor = 50,
+  autovacuum_vacuum_scale_factor = 0.0,
+  autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX schedule_due ON holdfast.schedule USING btree (due_at) WHERE (due_at IS NOT NULL);
+COMMENT ON TABLE holdfast.schedule IS
+  'When to insert an instance of a machine. Defined by the api; moved on by schedulers, which insert the instances (queries/schedules/fire-ticks).';
+COMMENT ON COLUMN holdfast.schedule.revision IS
+  'Counts changes, a firing among them: who has computed ticks from a row that has changed since fires none.';
+COMMENT ON COLUMN holdfast.schedule.next_at IS
+  'The next tick that has not been dealt with; null while paused.';
+COMMENT ON COLUMN holdfast.schedule.due_at IS
+  'When a scheduler looks at it: next_at, or later while it fails. Served by schedule_due.';
+COMMENT ON COLUMN holdfast.schedule.last_at IS
+  'The newest tick that has made an instance.';
+COMMENT ON COLUMN holdfast.schedule.skipped_at IS
+  'The newest tick that has made none, and in skipped_why the reason: it was missed and catch_up does not want it, or the run before it was still live.';
+
+CREATE TABLE holdfast.schedule_run (
+  project_id  bigint NOT NULL,
+  schedule    text NOT NULL,
+  tick_at     timestamp with time zone NOT NULL,
+  instance_id bigint,
+  fired_at    timestamp with time zone NOT NULL DEFAULT now(),
+  CONSTRAINT schedule_run_pkey PRIMARY KEY (project_id, schedule, tick_at)
+);
+CREATE INDEX schedule_run_fired_at ON holdfast.schedule_run USING btree (fired_at);
+COMMENT ON TABLE holdfast.schedule_run IS
+  'The ticks that have been fired, each with its instance, or without one where the run before was still live. Written in the statement that inserts the instance: the primary key makes a second firing of a tick uncommittable. Not removed with its schedule, so that one of the same name cannot fire its ticks again; removed by the reaper.';
 
 -- Functions -------------------------------------------------------------------------------------------------------
 
@@ -956,6 +1041,8 @@ GRANT UPDATE (suspended_at) ON holdfast.project TO holdfast_api;
 GRANT INSERT, SELECT ON holdfast.queue TO holdfast_api;
 GRANT UPDATE (paused_at, updated_at) ON holdfast.queue TO holdfast_api;
 GRANT SELECT ON holdfast.rate_bucket TO holdfast_api;
+GRANT DELETE, INSERT, SELECT ON holdfast.schedule TO holdfast_api;
+GRANT UPDATE (revision, cron, timezone, machine, version, input, queue, priority, concurrency_key, catch_up, overlap, next_at, due_at, paused_at, failures, last_error, last_error_at, updated_at) ON holdfast.schedule TO holdfast_api;
 GRANT SELECT ON holdfast.schema_migration TO holdfast_api;
 GRANT DELETE, INSERT, SELECT ON holdfast.signal TO holdfast_api;
 GRANT DELETE, INSERT, SELECT ON holdfast.signal_receipt TO holdfast_api;
@@ -1023,6 +1110,8 @@ GRANT DELETE, INSERT, SELECT ON holdfast.process TO holdfast_reaper;
 GRANT UPDATE (heartbeat_at) ON holdfast.process TO holdfast_reaper;
 GRANT DELETE, SELECT ON holdfast.rate_bucket TO holdfast_reaper;
 GRANT UPDATE (refilled_at) ON holdfast.rate_bucket TO holdfast_reaper;
+GRANT DELETE, SELECT ON holdfast.schedule_run TO holdfast_reaper;
+GRANT UPDATE (fired_at) ON holdfast.schedule_run TO holdfast_reaper;
 GRANT SELECT ON holdfast.schema_migration TO holdfast_reaper;
 GRANT DELETE, SELECT ON holdfast.signal TO holdfast_reaper;
 GRANT DELETE, SELECT ON holdfast.signal_receipt TO holdfast_reaper;
@@ -1042,17 +1131,23 @@ GRANT INSERT, SELECT ON holdfast.gate_slot TO holdfast_scheduler;
 GRANT UPDATE (holder_id, holder_epoch, changed_at) ON holdfast.gate_slot TO holdfast_scheduler;
 GRANT SELECT ON holdfast.instance TO holdfast_scheduler;
 GRANT UPDATE (claim_epoch, lease_expires_at, updated_at, status, claimed_by, throttled_until, gate_slot) ON holdfast.instance TO holdfast_scheduler;
+GRANT INSERT (id, project_id, version, priority, machine, queue, state, concurrency_key, correlation_key) ON holdfast.instance TO holdfast_scheduler;
 GRANT SELECT ON holdfast.limit_policy TO holdfast_scheduler;
 GRANT INSERT, SELECT ON holdfast.machine TO holdfast_scheduler;
 GRANT UPDATE (queue, max_reclaims, seen_at) ON holdfast.machine TO holdfast_scheduler;
 GRANT INSERT, SELECT ON holdfast.outcome TO holdfast_scheduler;
 GRANT DELETE, INSERT, SELECT ON holdfast.process TO holdfast_scheduler;
 GRANT UPDATE (heartbeat_at) ON holdfast.process TO holdfast_scheduler;
+GRANT SELECT (id, suspended_at) ON holdfast.project TO holdfast_scheduler;
 GRANT SELECT ON holdfast.queue TO holdfast_scheduler;
 GRANT INSERT, SELECT ON holdfast.rate_bucket TO holdfast_scheduler;
 GRANT UPDATE (revision, tokens, capacity, refilled_at) ON holdfast.rate_bucket TO holdfast_scheduler;
+GRANT SELECT ON holdfast.schedule TO holdfast_scheduler;
+GRANT UPDATE (revision, next_at, due_at, last_at, last_instance_id, skipped_at, skipped_why, failures, last_error, last_error_at) ON holdfast.schedule TO holdfast_scheduler;
+GRANT INSERT, SELECT ON holdfast.schedule_run TO holdfast_scheduler;
 GRANT SELECT ON holdfast.schema_migration TO holdfast_scheduler;
 GRANT SELECT ON holdfast.signal TO holdfast_scheduler;
+GRANT USAGE ON SEQUENCE holdfast.instance_id_seq TO holdfast_scheduler;
 ALTER ROLE holdfast_scheduler SET enable_hashjoin = off;
 ALTER ROLE holdfast_scheduler SET enable_memoize = off;
 ALTER ROLE holdfast_scheduler SET enable_mergejoin = off;

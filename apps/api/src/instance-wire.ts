@@ -59,7 +59,7 @@ function instant(text: string): string {
 }
 
 /** The JSON text of a field; `{}` where it was not sent. */
-export function storable(value: unknown, what: string, code: 'invalid_instance' | 'invalid_signal'): string {
+export function storable(value: unknown, what: string, code: 'invalid_instance' | 'invalid_signal' | 'invalid_schedule'): string {
   try {
     return storableJson(value === undefined ? {} : value, what)
   } catch (error) {

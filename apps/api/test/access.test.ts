@@ -53,8 +53,16 @@ test('every route of both listeners asks for a token', async () => {
     ['POST', '/v1/instances/1/wait'],
     ['POST', '/v1/signals'],
     ['GET', '/v1/queues'],
+    ['PUT', '/v1/schedules/s'],
+    ['GET', '/v1/schedules'],
+    ['GET', '/v1/schedules/s'],
+    ['DELETE', '/v1/schedules/s'],
   ] as const) {
-    refused(await api.api(method, path, { token: null, ...(method === 'POST' ? { body: {} } : {}) }), 401, 'unauthenticated')
+    refused(
+      await api.api(method, path, { token: null, ...(method === 'POST' || method === 'PUT' ? { body: {} } : {}) }),
+      401,
+      'unauthenticated',
+    )
   }
   for (const [method, path] of [
     ['POST', '/manage/v1/projects'],

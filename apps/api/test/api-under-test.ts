@@ -130,6 +130,7 @@ export class ApiUnderTest {
       (SELECT count(*) FROM holdfast.project) AS projects,
       (SELECT count(*) FROM holdfast.api_token) AS tokens,
       (SELECT count(*) FROM holdfast.api_token WHERE revoked_at IS NOT NULL) AS revoked,
+      (SELECT md5(string_agg(s::text, '|' ORDER BY project_id, name)) FROM holdfast.schedule s) AS schedule_rows,
       (SELECT count(*) FROM holdfast.queue) AS queues`)
     return counts ?? {}
   }

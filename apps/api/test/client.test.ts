@@ -130,3 +130,54 @@ test('a refusal is an error with the code of the API and its words', async () =>
   const nobody = new HoldfastClient({ url: api.listeners.apiUrl, token: 'x' })
   await expect(nobody.queues()).rejects.toEqual(code('unauthenticated'))
 })
+
+test('schedules: put, typed by their machine; get; list, page after page; delete', async () => {
+  type Report = MachineRef<{ day: string }, null>
+  const report: Report = { name: 'report', version: 3 }
+  const own = new HoldfastClient({ url: api.listeners.apiUrl, token: await api.tokenFor('schedules') })
+  const made = await own.schedules.put(report.name, {
+    machine: report,
+    cron: '30 2 * * *',
+    timezone: 'Europe/Berlin',
+    input: { day: '{{tick}}' },
+    queue: 'reports',
+    priority: 2,
+    concurrencyKey: 'k',
+    catchUp: 'one',
+    overlap: 'skip',
+  })
+  expect(made).toMatchObject({
+    name: 'report',
+    machine: 'report',
+    version: 3,
+    cron: '30 2 * * *',
+    timezone: 'Europe/Berlin',
+    input: { day: '{{tick}}' },
+    queue: 'reports',
+    priority: 2,
+    concurrency_key: 'k',
+    catch_up: 'one',
+    overlap: 'skip',
+    paused: false,
+  })
+  expectTypeOf(own.schedules.put<Report>)
+    .parameter(1)
+    .toHaveProperty('input')
+    .toEqualTypeOf<{ day: string } | undefined>()
+  expect(await own.schedules.put('report', { machine: 'report', cron: '@hourly', paused: true })).toMatchObject({
+    version: null,
+    paused: true,
+    next_at: null,
+  })
+  expect(await own.schedules.get('report')).toMatchObject({ cron: '@hourly' })
+  await api.query(`INSERT INTO holdfast.schedule (project_id, name, cron, machine, paused_at)
+    SELECT project_id, 's' || to_char(i, 'FM0000'), '@daily', 'm', now() FROM holdfast.schedule, generate_series(1, 600) i WHERE name = 'report'`)
+  const names: string[] = []
+  for await (const { name } of own.schedules.list()) names.push(name)
+  expect([names.length, names[0], names.at(-1), new Set(names).size]).toEqual([601, 'report', 's0600', 601])
+
+  expect(await own.schedules.delete('report')).toBe(true)
+  expect(await own.schedules.delete('report')).toBe(false)
+  await expect(own.schedules.get('report')).rejects.toEqual(code('not_found'))
+  await expect(own.schedules.put('x', { machine: 'm', cron: '99 * * * *' })).rejects.toThrow(/the minute field cannot be "99"/)
+})

@@ -12,7 +12,7 @@ interface Operation {
   readonly operationId: string
   readonly parameters?: readonly { name: string; in: string }[]
   readonly requestBody?: unknown
-  readonly responses: Record<string, { description: string; content: unknown }>
+  readonly responses: Record<string, { description: string; content?: unknown }>
 }
 
 let api: ApiUnderTest
@@ -38,7 +38,7 @@ async function routed(listener: 'api' | 'manage'): Promise<string[]> {
       const [, indent = '', part = '', methods] = match
       stack.length = indent.length / 4
       stack.push(part)
-      for (const method of (methods ?? '').split(', ').filter((name) => name === 'GET' || name === 'POST'))
+      for (const method of (methods ?? '').split(', ').filter((name) => ['GET', 'POST', 'PUT', 'DELETE'].includes(name)))
         found.push(`${method} ${stack.join('').replaceAll(/:(\w+)/g, '{$1}')}`)
     }
   }

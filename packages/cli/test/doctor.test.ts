@@ -2,7 +2,7 @@
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { engineInvariants } from '@holdfast/invariants'
+import { engineInvariants, scheduleInvariants } from '@holdfast/invariants'
 import { expectedVersion, migrate } from '@holdfast/schema'
 import { type Postgres, startPostgres } from '@holdfast/testbed/postgres'
 import pg from 'pg'
@@ -107,7 +107,7 @@ describe('a healthy database', () => {
     expect(code).toBe(0)
     expect(document).toMatchObject({ healthy: true, database: { database: patient.name, login: 'postgres', standby: false } })
     expect(document.invariants.map(({ id, violations, sample }) => ({ id, violations, sample }))).toEqual(
-      engineInvariants.map(({ id }) => ({ id, violations: 0, sample: [] })),
+      [...engineInvariants, ...scheduleInvariants].map(({ id }) => ({ id, violations: 0, sample: [] })),
     )
     expect(document.sections.map(({ verdict }) => verdict)).toEqual(document.sections.map(() => 'ok'))
     expect(findingsOf(document)).toEqual([])

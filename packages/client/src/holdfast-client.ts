@@ -18,6 +18,7 @@ import {
 import { HoldfastApiError, HoldfastUnreachableError, InstanceFailedError, WaitTimeoutError } from './client-errors.ts'
 import { type Enqueue, type EnqueueOptions, enqueueBody } from './enqueue-options.ts'
 import { type HttpOptions, HttpTransport } from './http-transport.ts'
+import { SchedulesClient } from './schedules-client.ts'
 
 export interface ListFilter {
   readonly machine?: string
@@ -51,9 +52,12 @@ export interface SignalOptions {
  */
 export class HoldfastClient {
   readonly #http: HttpTransport
+  /** Cron schedules: `put`, `get`, `list`, `delete`. */
+  readonly schedules: SchedulesClient
 
   constructor(options: HttpOptions) {
     this.#http = new HttpTransport(options)
+    this.schedules = new SchedulesClient(this.#http)
   }
 
   /** Inserts an instance. `created` is false when its correlation key is occupied; `id` is then the occupant's. */

@@ -9,6 +9,8 @@ export const Channels = Object.freeze({
   outcome: 'holdfast_outcome',
   /** Something is due soon (a scheduled row, an await deadline). Payload: milliseconds from now. Heard by schedulers and reapers. */
   timer: 'holdfast_timer',
+  /** A schedule was defined. Payload: milliseconds until its next tick. Heard by schedulers. */
+  schedule: 'holdfast_schedule',
   /** An executing instance was asked to stop. Payload: its id. Heard by schedulers. */
   cancel: 'holdfast_cancel',
 } as const)

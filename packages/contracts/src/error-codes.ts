@@ -7,6 +7,7 @@ export const ErrorStatus = Object.freeze({
   invalid_credential: 400,
   invalid_queue: 400,
   invalid_limit: 400,
+  invalid_schedule: 400,
   unauthenticated: 401,
   forbidden: 403,
   not_found: 404,

@@ -18,3 +18,4 @@ export { FailureCodes, type FailureRecord, type OutcomeKind, OutcomeKinds } from
 export { SqlStates } from './sql-states.ts'
 export * from './wire-engine.ts'
 export * from './wire-manage.ts'
+export * from './wire-schedules.ts'

@@ -1,5 +1,6 @@
 export { type Child, type ChildOptions, child } from './child.ts'
 export type { ChildFilter, Children, ChildView } from './children.ts'
+export { CronClock, InvalidCronError } from './cron-clock.ts'
 export { CancelledError, LeaseLostError, ShutdownError, StepTimeoutError, TerminalError } from './errors.ts'
 export { Flusher, type FlusherOptions, type FlushResult } from './flusher.ts'
 export type { Hints } from './hints.ts'

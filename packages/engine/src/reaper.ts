@@ -3,6 +3,7 @@ import {
   cancelInstances,
   cancelOverdue,
   deleteFinished,
+  deleteOldRuns,
   dropTransitionPartitions,
   endCascade,
   endInstances,
@@ -96,6 +97,7 @@ export class Reaper {
       every('changed limits', CHANGED_LIMITS_EVERY_MS, () => this.changedLimits()),
       every('idle limits', PARTITIONS_EVERY_MS, () => this.idleLimits()),
       every('retention', SWEEP_EVERY_MS, () => this.sweep()),
+      every('schedule runs', PARTITIONS_EVERY_MS, () => this.scheduleRuns()),
       every('partitions', PARTITIONS_EVERY_MS, () => this.partitions()),
       every('processes', PROCESSES_EVERY_MS, () => this.processes()),
     ]
@@ -229,6 +231,13 @@ export class Reaper {
   /** Deletes one batch of finished instances past their retention; answers how many. */
   async sweep(): Promise<number> {
     const [deleted] = await deleteFinished(this.#options.db, { retentionMs: this.#options.retentionMs ?? 604_800_000, limit: LIMIT })
+    return deleted?.count ?? 0
+  }
+
+  /** Deletes one batch of records of fired ticks past the retention, but none of the last day; answers how many. */
+  async scheduleRuns(): Promise<number> {
+    const retentionMs = Math.max(this.#options.retentionMs ?? 604_800_000, 86_400_000)
+    const [deleted] = await deleteOldRuns(this.#options.db, { retentionMs, limit: LIMIT })
     return deleted?.count ?? 0
   }
 

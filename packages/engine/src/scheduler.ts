@@ -24,6 +24,7 @@ import { DirectSink, type OutcomeSink, StagingSink } from './outcome-sink.ts'
 import { OutcomeWriter } from './outcome-writer.ts'
 import { MOST_CLAIMED_AHEAD, QueueWorker } from './queue-worker.ts'
 import type { Claimed, RunOutcome } from './run-step.ts'
+import { ScheduleTicker } from './schedule-ticker.ts'
 
 export interface SchedulerOptions {
   readonly db: Db
@@ -66,7 +67,7 @@ const MAX_UNSTAGED = 5_000
 const DUE_FLOOR_MS = 5_000
 
 /**
- * Claims runnable instances from its queues, runs their steps and stages what they answer. Any number may share a queue.
+ * Claims runnable instances from its queues, runs their steps and stages what they answer; fires the ticks of cron schedules. Any number may share a queue.
  * `start` and `stop` may be called again and again; `stop` waits for what is in flight and hands back every claim that is left.
  */
 export class Scheduler {
@@ -80,6 +81,7 @@ export class Scheduler {
   readonly #leases: LeaseKeeper
   readonly #due: DueTimer
   readonly #throttled: DueTimer
+  readonly #ticker: ScheduleTicker
   readonly #listener: Listener | undefined
   #state: 'stopped' | 'starting' | 'running' | 'stopping' = 'stopped'
   #stopping: Promise<void> | undefined
@@ -142,21 +144,25 @@ export class Scheduler {
     }
     this.#workers = workers
     this.#throttled = new DueTimer({ name: 'throttled', floorMs: DUE_FLOOR_MS, logger, run: () => this.#promoteThrottled() })
+    const wakeThere = { send: (_channel: string, queue: string) => this.#wake(queue) }
+    this.#ticker = new ScheduleTicker({ db: options.db, hints: wakeThere, logger })
     this.#due = new DueTimer({ name: 'scheduled', floorMs: DUE_FLOOR_MS, logger, run: () => this.#promote() })
     this.#listener =
       options.listen === false
         ? undefined
         : new Listener({
             connect: () => connectOne(options.connection),
-            channels: [Channels.runnable, Channels.timer, Channels.cancel],
+            channels: [Channels.runnable, Channels.timer, Channels.schedule, Channels.cancel],
             onNotification: (channel, payload) => {
               if (channel === Channels.runnable) this.#workers.get(payload)?.wake()
               else if (channel === Channels.cancel) this.#onCancelling(payload as InstanceId)
+              else if (channel === Channels.schedule) this.#ticker.dueIn(Number(payload))
               else this.#due.dueIn(Number(payload))
             },
             onConnected: () => {
               for (const worker of this.#workers.values()) worker.wake()
               this.#due.dueIn(0)
+              this.#ticker.dueIn(0)
             },
             onError: (error) => logger.warn({ err: error }, 'not hearing notifications; polling meanwhile'),
           })
@@ -173,6 +179,7 @@ export class Scheduler {
     this.#listener?.start()
     this.#due.start()
     this.#throttled.start()
+    this.#ticker.start()
     for (const worker of this.#workers.values()) worker.start()
   }
 
@@ -192,6 +199,11 @@ export class Scheduler {
     for (const worker of this.#workers.values()) ran += await worker.runOnce()
     await this.#writer.drained()
     return ran
+  }
+
+  /** Fires the ticks of cron schedules that are due; answers how many schedules it has moved on. For tests and drains, without `start`. */
+  async tickOnce(): Promise<number> {
+    return (await this.#ticker.tick()).count
   }
 
   /** Tells the deployment which machines this process can run; part of `start`. */
@@ -236,6 +248,7 @@ export class Scheduler {
     const stopped = Promise.all(workers.map((worker) => worker.stop()))
     await this.#due.stop()
     await this.#throttled.stop()
+    await this.#ticker.stop()
     await this.#listener?.stop()
     const unstarted = (await stopped).flat()
     if (wasRunning) {

@@ -1,6 +1,7 @@
 import type { Executor } from '@holdfast/queries'
 import { engineInvariants } from './engine-invariants.ts'
 import type { Invariant } from './invariant.ts'
+import { scheduleInvariants } from './schedule-invariants.ts'
 
 export interface Violation {
   readonly id: string
@@ -25,7 +26,7 @@ export interface Examined extends Violation {
  * Each query may scan; not for hot paths.
  */
 export async function* examineInvariants(db: Executor, { graceMs = 10_000 }: CheckOptions = {}): AsyncGenerator<Examined, void, undefined> {
-  for (const { id, statement, severity, query } of engineInvariants) {
+  for (const { id, statement, severity, query } of [...engineInvariants, ...scheduleInvariants]) {
     try {
       yield { id, statement, severity, rows: await query(db, { graceMs }) }
     } catch (failure) {

@@ -1,17 +1,5 @@
-import { statement } from '@holdfast/queries'
-import { type RawBuilder, sql } from 'kysely'
-import type { Invariant, InvariantParams } from './invariant.ts'
-
-/** Rows shown of one violation; the first ones say what is wrong, and a million of them would not say more. */
-const LIMIT = 100
-const limit = sql.raw(`LIMIT ${LIMIT}`)
-
-const invariant = (
-  id: string,
-  severity: Invariant['severity'],
-  sentence: string,
-  query: (params: InvariantParams) => RawBuilder<Record<string, unknown>>,
-): Invariant => ({ id, severity, statement: sentence, query: statement(`invariant.${id.toLowerCase()}`, query, { graceMs: 10_000 }) })
+import { sql } from 'kysely'
+import { type Invariant, type InvariantParams, invariant, limit } from './invariant.ts'
 
 const ago = ({ graceMs }: InvariantParams) => sql`now() - ${graceMs}::integer * interval '1 millisecond'`
 

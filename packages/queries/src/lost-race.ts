@@ -12,7 +12,7 @@ export function sqlState(error: unknown): { state: string; constraint: string | 
 export function isLostRace(error: unknown): boolean {
   const found = sqlState(error)
   if (found === undefined) return false
-  // deadlock_detected, serialization_failure; and what two claims may meet on.
+  // deadlock_detected, serialization_failure; and what two claims, or two who fire a tick, may meet on.
   return found.state === '40P01' || found.state === '40001' || (found.constraint !== undefined && RACES.has(found.constraint))
 }
 
@@ -21,6 +21,7 @@ const RACES: ReadonlySet<string> = new Set([
   Constraints.gateSlot,
   Constraints.rateBucket,
   Constraints.rateBucketWithinCapacity,
+  Constraints.scheduleRun,
 ])
 
 /**

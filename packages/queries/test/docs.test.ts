@@ -170,15 +170,17 @@ test('guarantees.md names constraints, invariants and tests that exist', async (
   const known = new Set(rows.map((row) => row.name))
   const named = [
     ...page.matchAll(
-      /`((?:instance|outcome|signal|api_token|project|machine|process|transition|gate_slot|rate_bucket|limit_policy)_[a-z_]+)`/g,
+      /`((?:instance|outcome|signal|api_token|project|machine|process|schedule|transition|gate_slot|rate_bucket|limit_policy)_[a-z_]+)`/g,
     ),
   ].map((match) => match[1] ?? '')
   expect(named.length).toBeGreaterThan(0)
   expect(named.filter((name) => !known.has(name))).toEqual([])
 
-  const source = readFileSync(join(root, 'packages/invariants/src/engine-invariants.ts'), 'utf8')
-  const defined = new Set([...source.matchAll(/^ {4}'(E\d+)',$/gm)].map((match) => match[1]))
-  const cited = new Set([...page.matchAll(/\b(E\d+)\b/g)].map((match) => match[1]))
+  const source = ['engine', 'schedule']
+    .map((of) => readFileSync(join(root, `packages/invariants/src/${of}-invariants.ts`), 'utf8'))
+    .join('\n')
+  const defined = new Set([...source.matchAll(/^ {4}'([ES]\d+)',$/gm)].map((match) => match[1]))
+  const cited = new Set([...page.matchAll(/\b([ES]\d+)\b/g)].map((match) => match[1]))
   expect([...cited].filter((id) => !defined.has(id))).toEqual([])
   expect([...defined].filter((id) => !cited.has(id))).toEqual([]) // no invariant without a guarantee
 
@@ -189,7 +191,7 @@ test('guarantees.md names constraints, invariants and tests that exist', async (
 
 test('locks.md speaks of every statement that takes a lock, and of no other', () => {
   const page = readFileSync(join(docs, 'locks.md'), 'utf8')
-  const cited = new Set([...page.matchAll(/`((?:engine|process|tenants)\.[a-z_]+)`/g)].map((match) => match[1] ?? ''))
+  const cited = new Set([...page.matchAll(/`((?:engine|process|schedules|tenants)\.[a-z_]+)`/g)].map((match) => match[1] ?? ''))
   const writes = [...allStatements]
     .filter(([, statement]) => /\b(?:UPDATE|DELETE|INSERT)\b|SELECT holdfast\./.test(statement.compile(statement.sample).sql))
     .map(([name]) => name)

@@ -4,7 +4,7 @@ import { sql } from 'kysely'
 /**
  * A million instances as a busy deployment has them, inserted with every index present, then analysed: 700,000 done, 200,000 runnable without a
  * key over eight queues, 80,000 with keys of their own, 15,000 behind one serial key that executes, 5,000 executing, 50,000 scheduled far ahead, 50,000
- * awaiting with deadlines; 50,000 signals; 20,000 staged outcomes.
+ * awaiting with deadlines; 50,000 signals; 20,000 staged outcomes; 2,000 schedules and 50,000 runs of them.
  * The oldest rows are the twenty of a small project.
  *
  * The 15,000 have the lowest urgency of their queue: a serial backlog in front of others is walked by every claim, a known limit until rows that
@@ -38,6 +38,10 @@ export async function seedMillionRows(db: Db): Promise<void> {
     SELECT i, 1, 0, 'done', 'w', 'start' FROM generate_series(1, 20000) i`)
   await run(`INSERT INTO holdfast.transition (flushed_at, instance_id, claim_epoch, attempt, kind, to_status, from_step)
     SELECT now() + (i % 4) * interval '1 day', i, 1, 0, 'done', 'done', 'start' FROM generate_series(1, 80000) i`)
+  await run(`INSERT INTO holdfast.schedule (project_id, name, cron, machine, next_at, due_at)
+    SELECT 1 + i % 2, 's' || i, '0 3 * * *', 'm', now() + i * interval '1 minute', now() + i * interval '1 minute' FROM generate_series(1, 2000) i`)
+  await run(`INSERT INTO holdfast.schedule_run (project_id, schedule, tick_at, instance_id, fired_at)
+    SELECT 1 + i % 2, 's' || i % 2000, now() - i * interval '1 minute', i, now() - i * interval '1 minute' FROM generate_series(1, 50000) i`)
   await run(`INSERT INTO holdfast.api_token (project_id, access, sha256)
     SELECT 1, 'read_only', sha256(i::text::bytea) FROM generate_series(1, 2000) i`)
   await run('ANALYZE')

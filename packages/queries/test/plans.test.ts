@@ -48,8 +48,12 @@ const sentBy: Readonly<Record<string, Role>> = {
   'engine.has_reaper_work': 'reaper',
   'engine.next_cascade': 'reaper',
   'engine.end_cascade': 'reaper',
+  'schedules.find_due': 'scheduler',
+  'schedules.fire_ticks': 'scheduler',
+  'schedules.record_failures': 'scheduler',
+  'schedules.delete_old_runs': 'reaper',
 }
-const LARGE = new Set(['instance', 'signal', 'signal_receipt', 'outcome'])
+const LARGE = new Set(['instance', 'signal', 'signal_receipt', 'outcome', 'schedule_run'])
 const isLarge = (relation: string | undefined): boolean =>
   relation !== undefined && (LARGE.has(relation) || /^transition(_\w+)?$/.test(relation))
 
@@ -164,6 +168,7 @@ describe('on a million rows', () => {
       'process.register',
       'process.remove_dead',
       'process.schema_version',
+      'schedules.put',
       'tenants.create_project',
       'tenants.issue_token',
       'tenants.list_projects',
@@ -185,6 +190,8 @@ const SMALL = new Set([
   'gate_slot_pkey',
   'rate_bucket_pkey',
   'cascade_pkey',
+  'schedule_pkey',
+  'schedule_due',
   'queue_pkey',
   'project_pkey',
   'project_name',

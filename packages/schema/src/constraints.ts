@@ -22,6 +22,12 @@ export const Constraints = Object.freeze({
   signalDedup: 'signal_dedup',
   /** A signal delivered again after its first was consumed. */
   signalReceipt: 'signal_receipt_pkey',
+  /** A signal whose target was removed meanwhile. */
+  signalTarget: 'signal_target_id',
+  /** A tick that is fired a second time. */
+  scheduleRun: 'schedule_run_pkey',
+  /** A definition computed before a tick that was fired meanwhile: it is computed again. */
+  scheduleNextIsAfterLast: 'schedule_next_is_after_last',
   projectName: 'project_name',
   apiTokenSha256: 'api_token_sha256',
 } as const)
