@@ -86,15 +86,8 @@ afterAll(() => rmSync(folder, { recursive: true }))
 
 test('the pages have blocks, and the compiler has looked at them', () => {
   expect(blocks.length).toBeGreaterThan(4)
-  const unexpected = said
-    .split('\n')
-    .filter(
-      (line) =>
-        line !== '' &&
-        !line.startsWith(' ') &&
-        !['wrong.ts', ...blocks.map(({ file }) => file)].some((file) => line.startsWith(`${file}(`)),
-    )
-  expect(unexpected).toEqual([])
+  // Without a file: about the settings or the compiler itself. Errors in our own sources are told where the types are checked.
+  expect(said.split('\n').filter((line) => line.startsWith('error'))).toEqual([])
 })
 
 test.each(blocks)('$place', ({ file, place }) => {
