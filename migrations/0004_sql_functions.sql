@@ -154,9 +154,13 @@ BEGIN
     ) ORDER BY 1 LIMIT 20
   ) u;
   IF complaint IS NOT NULL THEN
-    SELECT string_agg(d.shown, ', ') INTO known FROM (SELECT format('%s/%s', m.name, m.version) AS shown FROM holdfast.machine m ORDER BY m.name, m.version LIMIT 20) d;
+    SELECT CASE WHEN count(*) > 20 THEN ', among others' ELSE '' END || ': ' || string_agg(d.shown, ', ') FILTER (WHERE d.ord <= 20) INTO known
+    FROM (
+      SELECT format('%s/%s', m.name, m.version) AS shown, row_number() OVER (ORDER BY m.name = ANY (machines) DESC, m.name, m.version) AS ord
+      FROM holdfast.machine m
+    ) d;
     RAISE EXCEPTION USING ERRCODE = 'HF414', MESSAGE = format('no scheduler has declared %s (in that version); nothing was inserted', complaint),
-      HINT = format('Declared are, among others: %s. Deploy a scheduler that exports it, or mend the name.', known);
+      HINT = format('Declared are%s. Deploy a scheduler that exports it, or mend the name.', known);
   END IF;
 
   SELECT string_agg(DISTINCT g.rate_key || CASE WHEN p.name IS NULL THEN '' ELSE format(' (weight %s, burst %s)', coalesce(g.rate_weight, 1), p.burst) END, ', ')

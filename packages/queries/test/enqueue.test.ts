@@ -1,4 +1,4 @@
-import { declareMachines, enqueue, findOccupants } from '@holdfast/queries'
+import { declareMachines, enqueue, findOccupants, insertInstances } from '@holdfast/queries'
 import { expect, test } from 'vitest'
 import { EngineRows, newProject, present, untilBlocked } from './engine-rows.ts'
 
@@ -102,6 +102,28 @@ test('an undeclared machine refuses the batch whole, once anybody has declared o
   const [row] = await send()
   expect(row).toMatchObject({ inserted: null, unknown: ['m', 'typo'], queues: null, due_in_ms: null })
   expect(await rows.count('instance')).toBe(4)
+})
+
+test('the refusal of an unknown machine shows what is declared: versions of that name first, and no more than can be read', async () => {
+  await using rows = await EngineRows.open()
+  const { db, projectId } = rows
+  const refusal = async (...instances: { machine: string; version?: number }[]): Promise<string> =>
+    insertInstances(db, { projectId, instances, declaredOnly: true }).then(
+      () => 'accepted',
+      (error: Error) => error.message,
+    )
+  await declareMachines(db, { machines: ['checkout', 'send-email'].map((name) => ({ name, version: 1, queue: 'q', maxReclaims: 5 })) })
+  expect(await refusal({ machine: 'chekout' })).toBe(
+    'no scheduler has declared the machine chekout (in that version); nothing was inserted. Declared are: checkout/1, send-email/1. Deploy a scheduler that exports it, or mend the name',
+  )
+  expect(await refusal({ machine: 'send-email', version: 2 })).toContain('Declared are: send-email/1, checkout/1.')
+
+  const many = Array.from({ length: 40 }, (_value, index) => `m${String(index).padStart(2, '0')}`)
+  await declareMachines(db, { machines: many.map((name) => ({ name, version: 1, queue: 'q', maxReclaims: 5 })) })
+  const shown = await refusal(...many.map((name) => ({ machine: `${name}x` })))
+  expect(shown).toContain('m19x and 20 more (in that version)')
+  expect(shown).toContain('Declared are, among others: checkout/1, m00/1')
+  expect(shown).not.toContain('m20')
 })
 
 test('R15: two batches with the same new keys in opposite order make one wait, not a deadlock', async () => {

@@ -17,6 +17,7 @@ const byRole = {
     ...everyRole,
     'engine.enqueue',
     'engine.find_occupants',
+    'engine.list_declared',
     'engine.deliver_signal_by_id',
     'engine.deliver_signal_by_key',
     'engine.get_instances',

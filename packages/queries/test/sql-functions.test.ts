@@ -267,8 +267,11 @@ describe('refusals say what to do', () => {
       SqlStates.unknown_machine,
       'no scheduler has declared m7 (in that version); nothing was inserted',
     ])
-    expect(refused.hint).toContain('m00/1, m01/1')
+    expect(refused.hint).toContain('Declared are, among others: m00/1, m01/1')
     expect(refused.hint).not.toContain('m20')
+    // Of a name that there is, in another version, that one comes first.
+    const version = await refusal(shop, `SELECT holdfast.enqueue('shop', 'm25', version => 2)`)
+    expect(version.hint).toContain('Declared are, among others: m25/1, m00/1')
   })
 
   test('a refusal can be caught, and the transaction goes on', async () => {

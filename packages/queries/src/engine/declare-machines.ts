@@ -24,3 +24,14 @@ ORDER BY name, version
 ON CONFLICT (name, version) DO UPDATE SET queue = excluded.queue, max_reclaims = excluded.max_reclaims, seen_at = now()`,
   { machines: [{ name: 'checkout', version: 1, queue: 'default', maxReclaims: 5 }] },
 )
+
+/**
+ * Some of what is declared, for the message to somebody who asked for something else: versions of the names asked for come first.
+ * Locks: nothing. Served by: nothing; it reads the whole table, which has a row for each version of each machine, and only when a request is refused.
+ */
+export const listDeclared = statement<{ asked: readonly string[]; limit: number }, { name: string; version: number }>(
+  'engine.list_declared',
+  ({ asked, limit }) => sql`
+SELECT name, version FROM holdfast.machine ORDER BY name = ANY (${asked}::text[]) DESC, name, version LIMIT ${limit}::integer`,
+  { asked: ['checkout'], limit: 20 },
+)

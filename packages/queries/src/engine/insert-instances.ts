@@ -1,5 +1,6 @@
 import { HoldfastError, type InstanceId, type ProjectId } from '@holdfast/contracts'
 import type { Executor } from '../statement.ts'
+import { listDeclared } from './declare-machines.ts'
 import { enqueue, findOccupants, type NewInstance } from './enqueue.ts'
 
 export interface InsertedInstances {
@@ -12,6 +13,8 @@ export interface InsertedInstances {
   readonly dueInMs: number | null
 }
 
+/** Most names in a message. */
+const SHOWN = 20
 /** An occupant may end between our insert and our look at it; each try meets another one at most. */
 const ATTEMPTS = 5
 
@@ -33,7 +36,7 @@ export async function insertInstances(
     if (attempt === ATTEMPTS)
       throw new HoldfastError('instance_conflict', 'a correlation key kept changing hands while it was being inserted; try again')
     const [row] = await enqueue(db, { projectId, declaredOnly, instances: open.map((index) => instances[index] as NewInstance) })
-    if (row?.unknown != null) throw unknownMachine(row.unknown)
+    if (row?.unknown != null) throw await unknownMachine(db, row.unknown)
     if (row?.unlimited != null) throw unknownLimit(row.unlimited)
     for (const queue of row?.queues ?? []) queues.add(queue)
     if (row?.due_in_ms != null) dueInMs = Math.min(dueInMs ?? Number.POSITIVE_INFINITY, row.due_in_ms)
@@ -77,8 +80,13 @@ const unknownLimit = (complaints: readonly string[]): HoldfastError =>
     `the project has no such rate limit, or its burst is smaller than the weight: ${complaints.join(', ')}; nothing was inserted. Declare the limit (PUT /v1/limits/rate/NAME), or ask for less`,
   )
 
-const unknownMachine = (names: readonly string[]): HoldfastError =>
-  new HoldfastError(
+/** With the names that there are, so that a typo is seen; some of them where they are many. */
+async function unknownMachine(db: Executor, names: readonly string[]): Promise<HoldfastError> {
+  const declared = await listDeclared(db, { asked: names, limit: SHOWN + 1 })
+  const shown = declared.slice(0, SHOWN).map(({ name, version }) => `${name}/${version}`)
+  const asked = names.length > SHOWN ? `${names.slice(0, SHOWN).join(', ')} and ${names.length - SHOWN} more` : names.join(', ')
+  return new HoldfastError(
     'unknown_machine',
-    `no scheduler has declared ${names.length === 1 ? 'the machine' : 'the machines'} ${names.join(', ')} (in that version); nothing was inserted. Deploy a scheduler that exports it, or mend the name`,
+    `no scheduler has declared ${names.length === 1 ? 'the machine' : 'the machines'} ${asked} (in that version); nothing was inserted. Declared are${declared.length > SHOWN ? ', among others' : ''}: ${shown.join(', ')}. Deploy a scheduler that exports it, or mend the name`,
   )
+}

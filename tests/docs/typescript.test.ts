@@ -1,0 +1,101 @@
+// Every `ts` block of the pages compiles with the settings of the repository, as a module of its own. What a fragment leaves to its reader stands in a
+// comment before it, and is compiled above it:  <!-- given: declare const token: string -->
+import { execFile } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { ROOT } from '../end-to-end/running-system.ts'
+
+const PAGES = [
+  'README.md',
+  'ARCHITECTURE.md',
+  'LIMITS.md',
+  ...readdirSync(join(ROOT, 'docs'), { recursive: true }).flatMap((file) => (String(file).endsWith('.md') ? [`docs/${String(file)}`] : [])),
+]
+
+interface Block {
+  readonly place: string
+  readonly file: string
+  /** The page with all but the block and its givens blanked out, so that the compiler speaks of the lines of the page. */
+  readonly text: string
+}
+
+function blocksOf(page: string): Block[] {
+  const blocks: Block[] = []
+  let givens: [number, string][] = []
+  let block: string[] | undefined
+  let start = 0
+  const lines = readFileSync(join(ROOT, page), 'utf8').split('\n')
+  for (const [index, line] of lines.entries()) {
+    if (block !== undefined) {
+      if (line !== '```') block[index] = line
+      else {
+        for (const [at, text] of givens) block[at] = text
+        const text = [...Array.from(block, (each: string | undefined) => each ?? ''), 'export {}'].join('\n')
+        blocks.push({ place: `${page}:${start + 1}`, file: `${page.replaceAll(/[/.]/g, '-')}-${start + 1}.ts`, text })
+        block = undefined
+        givens = []
+      }
+      continue
+    }
+    const given = /^<!-- given: (.*) -->$/.exec(line)?.[1]
+    if (given !== undefined) givens.push([index, given])
+    else if (/^```(ts|typescript)\b/.test(line)) [block, start] = [[], index]
+    else if (!line.startsWith('<!--')) givens = []
+  }
+  if (block !== undefined) throw new Error(`${page}:${start + 1}: the block has no end`)
+  return blocks
+}
+
+const blocks = PAGES.flatMap(blocksOf)
+/** In this package, so that what a block imports is found where the tests' imports are. */
+const parent = join(import.meta.dirname, '../.blocks')
+/** Or the tests below would pass with a compiler that sees nothing. */
+const WRONG = `import { machine } from '@holdfast/engine'
+export const typo = machine('typo', {
+  steps: {
+    start: (ctx) =>
+      ctx.next('nowhere'),
+  },
+})
+`
+let folder: string
+let said = ''
+
+beforeAll(async () => {
+  mkdirSync(parent, { recursive: true })
+  folder = mkdtempSync(join(parent, 'run-'))
+  for (const { file, text } of blocks) writeFileSync(join(folder, file), text)
+  writeFileSync(join(folder, 'wrong.ts'), WRONG)
+  const paths = { '@holdfast/examples': ['../../../examples/index.ts'] }
+  writeFileSync(
+    join(folder, 'tsconfig.json'),
+    JSON.stringify({
+      extends: '../../../tsconfig.base.json',
+      compilerOptions: { paths },
+      files: ['wrong.ts', ...blocks.map(({ file }) => file)],
+    }),
+  )
+  said = await new Promise((done) =>
+    execFile(join(ROOT, 'node_modules/.bin/tsc'), ['-p', folder, '--pretty', 'false'], { cwd: folder }, (_error, out, err) =>
+      done(out + err),
+    ),
+  )
+})
+afterAll(() => rmSync(folder, { recursive: true }))
+
+test('the pages have blocks, and the compiler has looked at them', () => {
+  expect(blocks.length).toBeGreaterThan(4)
+  // Without a file: about the settings or the compiler itself. Errors in our own sources are told where the types are checked.
+  expect(said.split('\n').filter((line) => line.startsWith('error'))).toEqual([])
+})
+
+test.each(blocks)('$place', ({ file, place }) => {
+  const page = place.slice(0, place.lastIndexOf(':'))
+  const errors = said.split('\n').filter((line) => line.startsWith(`${file}(`))
+  expect(errors.map((line) => line.replace(/^[^(]*\((\d+),(\d+)\)/, `${page}:$1:$2`))).toEqual([])
+})
+
+test('a block that is wrong is found, at its line', () => {
+  expect(said).toMatch(/^wrong\.ts\(5,\d+\): error .*nowhere/m)
+})
