@@ -149,30 +149,6 @@ export const wakeFreed = async (db: Db, applied: AppliedRow | undefined): Promis
     ? []
     : wakeWaiters(db, { keys: applied.freed.map(({ project_id, key }) => ({ projectId: project_id as ProjectId, key })) })
 
-/** Runs whatever is runnable to its end, with what follows each commit and without the reaper's sweeps. Answers what is left. */
-export async function drain(db: Db, queues: readonly string[] = ['default']): Promise<Row[]> {
-  for (let round = 0; round < 50; round += 1) {
-    let ran = 0
-    for (const queue of queues) {
-      const looked = await claim(db, { queue, limit: 10, worker: 'drain', leaseMs: 60_000, machines: MACHINES })
-      await wakeParked(db, looked)
-      const executing = looked.filter(({ status }) => status === 'executing')
-      ran += looked.length
-      if (executing.length === 0) continue
-      await stage(
-        db,
-        ...executing.map((row) =>
-          outcome(row, { kind: 'done', ...(row.concurrency_key === null ? {} : { heldKey: row.concurrency_key }) }),
-        ),
-      )
-    }
-    const applied = await flushOnce(db)
-    await wakeFreed(db, applied)
-    if (ran === 0 && applied?.taken === 0) return instances(db)
-  }
-  throw new Error('it never comes to rest')
-}
-
 export interface Slot {
   readonly key: string
   readonly slot: number

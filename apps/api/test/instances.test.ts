@@ -1,5 +1,6 @@
 import { EnqueueBatchResponse, EnqueueResponse, History, Instance, InstanceList } from '@holdfast/contracts'
 import { countStatements } from '@holdfast/testbed'
+import { sql } from 'kysely'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { ApiUnderTest, refused } from './api-under-test.ts'
 
@@ -32,6 +33,18 @@ describe('POST /v1/instances', () => {
       awaits: null,
       correlation_key: null,
     })
+  })
+
+  test('N16: what is answered is committed: nothing is collected first, that could be lost or overflow', async () => {
+    const ids = await Promise.all(
+      Array.from({ length: 20 }, async () => {
+        const id = await api.enqueue()
+        const { rows } = await sql`SELECT FROM holdfast.instance WHERE id = ${id}::bigint`.execute(api.database.db) // another session
+        expect(rows, `the row of ${id}, when its id was answered`).toHaveLength(1)
+        return id
+      }),
+    )
+    expect(new Set(ids).size).toBe(20)
   })
 
   test('stores every field that it takes', async () => {

@@ -2,6 +2,7 @@ import { once } from 'node:events'
 import { connect } from 'node:net'
 import { Instance, NotSettled } from '@holdfast/contracts'
 import { countStatements } from '@holdfast/testbed'
+import { sql } from 'kysely'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { ApiUnderTest, refused } from './api-under-test.ts'
 
@@ -17,7 +18,7 @@ const looks = async (work: () => Promise<unknown>): Promise<number> =>
   (await countStatements(api.db, work)).names.filter((name) => name === 'engine.get_statuses').length
 const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
 
-test('answers the instance when it ends, and at once when it has ended', async () => {
+test('R26: answers the instance when it ends, whoever ends it, and at once when it has ended', async () => {
   const id = await api.enqueue()
   const waiting = wait(id, { timeout_ms: 20_000 })
   await pause(100)
@@ -89,7 +90,29 @@ test('nobody waits, nothing is asked; a client that goes away ends its wait', as
   expect(await looks(() => pause(300))).toBe(0)
 })
 
-test('a stop ends the waits with 408, at once', async () => {
+test('R26: one that is deleted while somebody waits for it is not found, at once', async () => {
+  const id = await api.enqueue()
+  const waiting = wait(id, { timeout_ms: 20_000 })
+  await pause(100)
+  const begun = performance.now()
+  await sql`DELETE FROM holdfast.instance WHERE id = ${id}::bigint`.execute(api.database.db)
+  refused(await waiting, 404, 'not_found')
+  expect(performance.now() - begun).toBeLessThan(2_000)
+})
+
+test('R26: a database that is away for a moment does not end a wait', async () => {
+  const id = await api.enqueue()
+  const waiting = wait(id, { timeout_ms: 20_000 })
+  for (let kills = 0; kills < 3; kills += 1) {
+    await pause(50)
+    await sql`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+      WHERE datname = current_database() AND query LIKE '%engine.get_statuses%' AND pid <> pg_backend_pid()`.execute(api.database.db)
+  }
+  await api.finish(id, { paid: 12 })
+  expect((await waiting).status).toBe(200)
+})
+
+test('R26: a stop ends the waits with 408, at once', async () => {
   const own = await ApiUnderTest.start()
   const id = await own.enqueue()
   const waiting = own.api('POST', `/v1/instances/${id}/wait`, { body: { timeout_ms: 30_000 } })

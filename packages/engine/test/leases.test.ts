@@ -307,14 +307,14 @@ describe('what runs where', () => {
     expect(order).toEqual([2, 0, 3, 1])
   })
 
-  test('a running scheduler hears of new work, and finds it without being told', async () => {
+  test('R25: a running scheduler hears of new work, and finds it without being told', async () => {
     await using engine = await EngineUnderTest.on([noop], { maxIdleMs: 50 })
     await engine.scheduler.start()
     const id = await engine.insert('noop')
     await expect.poll(async () => (await engine.flushAll(), (await engine.get(id)).status), { interval: 20 }).toBe('done')
   })
 
-  test('a delayed instance starts within milliseconds of its time, with no poll in between', async () => {
+  test('N18: a delayed instance starts within milliseconds of its time, with no poll in between', async () => {
     await using engine = await EngineUnderTest.on([noop], { maxIdleMs: 60_000 })
     await engine.scheduler.start()
     const id = await engine.insert('noop', {}, { delayMs: 300 })
