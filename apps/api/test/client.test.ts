@@ -160,7 +160,10 @@ test('schedules: put, typed by their machine; get; list, page after page; delete
     overlap: 'skip',
     paused: false,
   })
-  expectTypeOf(own.schedules.put<Report>).parameter(1).toHaveProperty('input').toEqualTypeOf<{ day: string } | undefined>()
+  expectTypeOf(own.schedules.put<Report>)
+    .parameter(1)
+    .toHaveProperty('input')
+    .toEqualTypeOf<{ day: string } | undefined>()
   expect(await own.schedules.put('report', { machine: 'report', cron: '@hourly', paused: true })).toMatchObject({
     version: null,
     paused: true,
