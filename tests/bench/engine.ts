@@ -1,56 +1,56 @@
-// npm run bench:engine -- --json [--jobs 20000] [--runs 3]: drain, steps, enqueue, idle latency and cost per job, beside graphile-worker and raw SQL in
-// the same run on the same server. Prints the median of the runs of each figure. Measure on a quiet machine.
+// npm run bench:engine -- [--json] [--runs 3] [--only holdfast,graphile] [--trials drain,steps,idle] [--jobs 20000]: see docs/benchmarks.md.
 import { parseArgs } from 'node:util'
-import { drainGraphile, idleGraphile, stepsGraphile } from './graphile-worker.ts'
-import { drainStaged, idleStaged } from './holdfast-staged.ts'
-import { BenchServer, type Figure, median } from './measured.ts'
-import { drainRaw } from './raw-sql.ts'
+import { BenchServer } from './bench-server.ts'
+import { listOf, numberOf } from './arguments.ts'
+import { benchEngine } from './engine-bench.ts'
+import { goalTable, table } from './summary.ts'
+import { FULL } from './trials.ts'
 
 const { values } = parseArgs({
   options: {
     json: { type: 'boolean', default: false },
-    jobs: { type: 'string', default: '20000' },
-    machines: { type: 'string', default: '2000' },
-    samples: { type: 'string', default: '200' },
     runs: { type: 'string', default: '3' },
+    only: { type: 'string' },
+    trials: { type: 'string', default: 'drain,steps,idle' },
+    jobs: { type: 'string', default: String(FULL.jobs) },
+    machines: { type: 'string', default: String(FULL.machines) },
+    samples: { type: 'string', default: String(FULL.samples) },
+    'absurd-sql': { type: 'string' },
   },
 })
-const [jobs, machines, samples, runs] = [values.jobs, values.machines, values.samples, values.runs].map(Number) as [
-  number,
-  number,
-  number,
-  number,
-]
 
-await using server = await BenchServer.start()
-const trials: readonly (readonly [what: string, times: number, trial: () => Promise<Figure[]>])[] = [
-  ['raw SQL', runs, () => drainRaw(server, jobs)],
-  ['graphile-worker drain', runs, () => drainGraphile(server, jobs)],
-  ['holdfast drain', runs, () => drainStaged(server, jobs, 'all', 'noop')],
-  ['holdfast drain without history', runs, () => drainStaged(server, jobs, 'off', 'noop')],
-  ['graphile-worker chained jobs', 1, () => stepsGraphile(server, machines)],
-  ['holdfast three steps', runs, () => drainStaged(server, machines, 'all', 'three')],
-  ['graphile-worker idle', 1, () => idleGraphile(server, samples)],
-  ['holdfast idle', 1, () => idleStaged(server, samples)],
-]
-const figures: Figure[] = []
-for (let run = 0; run < runs; run += 1) {
-  // Runs are interleaved, so that a disturbance of the machine does not fall on one system alone.
-  for (const [what, times, trial] of trials) {
-    if (run >= times) continue
-    if (!values.json) process.stderr.write(`run ${run + 1}: ${what}\n`)
-    figures.push(...(await trial()))
-  }
-}
-const grouped = Map.groupBy(figures, ({ figure, system, settings }) => `${figure}|${system}|${settings}`)
-for (const group of grouped.values()) {
-  const [first] = group
-  if (first === undefined) continue
-  const all = group.map(({ value }) => value)
-  const line = { ...first, value: median(all), runs: all }
-  if (values.json) process.stdout.write(`${JSON.stringify(line)}\n`)
-  else
-    process.stdout.write(
-      `${line.figure.padEnd(12)} ${line.system.padEnd(18)} ${String(line.value).padStart(9)} ${line.unit.padEnd(12)} (${all.join(', ')})  ${line.settings}\n`,
-    )
-}
+/** The others are in the JSON: a hundred lines say less than thirty. */
+const SHOWN: ReadonlySet<string> = new Set(['drain', 'steps', 'idle_p50'])
+
+await using server = (await BenchServer.start()).stopOnSignals()
+const result = await benchEngine(server, {
+  ...FULL,
+  only: values.only?.split(','),
+  trials: listOf('--trials', values.trials, ['drain', 'steps', 'idle']),
+  runs: numberOf('--runs', values.runs),
+  jobs: numberOf('--jobs', values.jobs),
+  machines: numberOf('--machines', values.machines),
+  samples: numberOf('--samples', values.samples),
+  absurdSql: values['absurd-sql'],
+  progress: (text) => void process.stderr.write(`${text}\n`),
+})
+if (result.failed.length > 0) process.exitCode = 1
+process.stdout.write(
+  values.json
+    ? `${JSON.stringify(result)}\n`
+    : [
+        table(
+          ['figure', 'system', 'median', 'unit', 'runs'],
+          result.figures.map(({ figure, system, median, unit, runs }) => [figure, system, median, unit, runs.join(' ')]),
+        ),
+        table(
+          ['figure', 'system', 'to', 'ratio', 'runs'],
+          result.ratios
+            .filter(({ figure }) => SHOWN.has(figure))
+            .map(({ figure, system, to, median, runs }) => [figure, system, to, median, runs.join(' ')]),
+        ),
+        goalTable(result.goals),
+        ...Object.entries(result.systems).map(([name, settings]) => `${name}: ${settings}`),
+        '',
+      ].join('\n\n'),
+)

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { HoldfastApiError, HoldfastClient } from '@holdfast/client'
 import { checkInvariants, type Violation } from '@holdfast/invariants'
 import { createProject, findProject, hashToken, issueToken, newToken } from '@holdfast/queries'
-import { connect, DatabaseRoles, type Db, migrate, type Role } from '@holdfast/schema'
+import { connect, Apps, type Db, migrate, type Role } from '@holdfast/schema'
 import { freePort, type Postgres, startPostgres } from '@holdfast/testbed/postgres'
 import { RoleProcess } from '@holdfast/testbed/role-process'
 import { sql } from 'kysely'
@@ -37,7 +37,7 @@ export interface ChaosReport {
   readonly seconds: number
 }
 
-const ROLES = Object.keys(DatabaseRoles) as Role[]
+const ROLES: readonly Role[] = Apps
 const ROOT = join(import.meta.dirname, '../..')
 /** Every so many payments is sent twice. */
 const TWICE = 10

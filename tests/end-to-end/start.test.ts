@@ -8,7 +8,7 @@ import { promisify } from 'node:util'
 import { HoldfastClient } from '@holdfast/client'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { commandsOf } from './doc-commands.ts'
+import { blocksOf } from './doc-commands.ts'
 import { alive, remove, ROOT, RunningSystem } from './running-system.ts'
 
 const run = promisify(execFile)
@@ -16,7 +16,7 @@ const PAGES = [
   'README.md',
   ...readdirSync(join(ROOT, 'docs'), { recursive: true }).flatMap((file) => (String(file).endsWith('.md') ? [`docs/${String(file)}`] : [])),
 ]
-const commands = PAGES.flatMap(commandsOf)
+const commands = PAGES.flatMap((page) => blocksOf(page, 'sh'))
 
 describe('npm start', () => {
   let home: string
@@ -56,7 +56,9 @@ describe('npm start', () => {
     expect(Object.fromEntries(processes.map(({ role, pid }) => [role, pid]))).toEqual(system.dev.pids)
   })
 
-  test.each(commands.filter(({ text }) => text !== 'npm start'))('$page: $text', async ({ text, prints }) => {
+  test.for(commands.filter(({ text }) => text !== 'npm start'))('$page: $text', async ({ text, prints, needs }, { skip }) => {
+    if (needs !== undefined)
+      skip(!(await run('which', [needs]).then(Boolean, () => false)), `needs ${needs}, which this machine does not have`)
     expect(prints.length).toBeGreaterThan(0)
     const command = text
       .replaceAll('http://127.0.0.1:7400', system.dev.apiUrl)

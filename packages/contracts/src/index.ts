@@ -15,6 +15,7 @@ export { type JsonValue, MAX_JSON_BYTES, MAX_JSON_DEPTH, NotStorableError, stora
 export { Limits } from './limits.ts'
 export type { MachineRef, ResultOf, SignalsOf, StateOf } from './machine-ref.ts'
 export { FailureCodes, type FailureRecord, type OutcomeKind, OutcomeKinds } from './outcome.ts'
+export { SqlStates } from './sql-states.ts'
 export * from './wire-engine.ts'
 export * from './wire-manage.ts'
 export * from './wire-schedules.ts'

@@ -4,8 +4,8 @@ import {
   applyRiders,
   type Executor,
   hasOutcomes,
-  isConnectionLoss,
   isLostRace,
+  isRefusedData,
   type Key,
   peekOutcome,
   quarantineOutcome,
@@ -111,9 +111,10 @@ export class Flusher {
         }
         return { taken: applied.taken, applied: applied.applied, stale: applied.taken - applied.applied, quarantined: 0 }
       } catch (error) {
-        if (isConnectionLoss(error)) throw error
         if (isLostRace(error)) {
           if (attempt >= RACE_ATTEMPTS) throw error
+        } else if (!isRefusedData(error)) {
+          throw error // away, or not as its migrations left it: no outcome's fault
         } else if (this.#limit > 1) {
           this.#limit = Math.max(1, this.#limit >> 1)
           this.#logger.warn({ err: error, limit: this.#limit }, 'a flush was refused; halving the batch to find the outcome')
@@ -143,7 +144,7 @@ export class Flusher {
         result = { taken: applied.taken, applied: applied.applied, stale: applied.taken - applied.applied, quarantined: 0 }
         await alone.releaseSavepoint('alone').execute()
       } catch (error) {
-        if (isConnectionLoss(error) || isLostRace(error)) throw error
+        if (!isRefusedData(error) || isLostRace(error)) throw error
         await alone.rollbackToSavepoint('alone').execute()
         const freed = await this.#quarantine(alone, justBefore, error)
         announce = () => wakeFreed(this.#resources, freed)

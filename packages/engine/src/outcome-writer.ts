@@ -1,5 +1,5 @@
 import type { InstanceId } from '@holdfast/contracts'
-import { isConnectionLoss, isLostRace } from '@holdfast/queries'
+import { isLostRace, isRefusedData } from '@holdfast/queries'
 import type { Logger } from './logger.ts'
 import type { OutcomeSink, Written } from './outcome-sink.ts'
 import { type RunOutcome, rejectedOutcome } from './run-step.ts'
@@ -107,13 +107,18 @@ export class OutcomeWriter {
         }
         return
       } catch (error) {
-        if (isConnectionLoss(error)) {
-          if (attempt === 0) this.#options.logger.warn({ err: error, outcomes: batch.length }, 'the database is away; outcomes wait for it')
-          await pause(Math.min(MAX_RETRY_MS, 50 * 2 ** Math.min(attempt, 10)))
-        } else if (!isLostRace(error)) {
+        if (isLostRace(error)) continue
+        if (isRefusedData(error)) {
           await this.#isolate(batch, error)
           return
         }
+        // Away, or not as its migrations left it: no outcome's fault.
+        if (attempt % 20 === 0)
+          this.#options.logger.warn(
+            { err: error, outcomes: batch.length, attempt },
+            'outcomes could not be stored; they wait for the database',
+          )
+        await pause(Math.min(MAX_RETRY_MS, 50 * 2 ** Math.min(attempt, 10)))
       }
     }
     for (const { settle } of batch) settle?.(DROPPED)

@@ -9,6 +9,7 @@ import {
   endInstances,
   ensureTransitionPartitions,
   fireAwaitDeadlines,
+  hasReaperWork,
   type Key,
   Listener,
   nextCascade,
@@ -16,6 +17,7 @@ import {
   promoteDue,
   promoteThrottled,
   reapExpired,
+  releaseChangedRateLines,
   removeDeadProcesses,
   removeIdleBuckets,
   removeIdleSlots,
@@ -52,12 +54,12 @@ const DUE_FLOOR_MS = 5_000
 const SWEEP_EVERY_MS = 60_000
 const PARTITIONS_EVERY_MS = 3_600_000
 const PROCESSES_EVERY_MS = 30_000
-/** Cancellations that somebody waits for; both statements find nothing at the price of one index look-up each. */
-const CANCEL_EVERY_MS = 1_000
 /** How often some of the keys that somebody waits for are looked at: the floor under what a process could not do because it died. */
-const WAITERS_EVERY_MS = 2_000
+const WAITERS_EVERY_MS = 5_000
 /** Idle slots and buckets are removed after so long. */
 const IDLE_LIMITS_MS = 3_600_000
+/** How soon those are looked at who were being parked for a rate limit while it was changed. */
+const CHANGED_LIMITS_EVERY_MS = 5_000
 const FIRST_KEY: Key = { projectId: '0' as ProjectId, key: '' }
 
 /**
@@ -89,10 +91,10 @@ export class Reaper {
     this.#timers = [
       this.#scheduled,
       this.#deadlines,
-      every('leases', options.reapEveryMs ?? 1_000, () => this.reap()),
+      every('claims', options.reapEveryMs ?? 1_000, () => this.claims()),
       this.#throttled,
-      every('cancellations', CANCEL_EVERY_MS, () => this.cancellations()),
       every('waiters', WAITERS_EVERY_MS, () => this.waiters()),
+      every('changed limits', CHANGED_LIMITS_EVERY_MS, () => this.changedLimits()),
       every('idle limits', PARTITIONS_EVERY_MS, () => this.idleLimits()),
       every('retention', SWEEP_EVERY_MS, () => this.sweep()),
       every('schedule runs', PARTITIONS_EVERY_MS, () => this.scheduleRuns()),
@@ -129,6 +131,14 @@ export class Reaper {
 
   isHealthy(): string | null {
     return this.#running ? null : 'the reaper is stopped'
+  }
+
+  /** Takes back expired claims and sees to cancellations, if there are any; answers how many. */
+  async claims(): Promise<number> {
+    const [work] = await hasReaperWork(this.#options.db, { graceMs: this.#options.cancelGraceMs ?? 30_000 })
+    const reaped = work?.expired === true ? await this.reap() : 0
+    const cancelled = work?.overdue === true || work?.cascades === true ? await this.cancellations() : 0
+    return Math.max(reaped, cancelled)
   }
 
   /** Takes back expired claims; answers how many. */
@@ -196,6 +206,13 @@ export class Reaper {
     const woken = keys.length === 0 ? [] : await wakeWaiters(db, { keys })
     this.#announce(woken.map(({ queue }) => queue))
     return keys.length
+  }
+
+  /** Gives those their time anew who were parked for a rate limit by what it was before it changed; answers how many. */
+  async changedLimits(): Promise<number> {
+    const [released] = await releaseChangedRateLines(this.#options.db, { limit: LIMIT })
+    this.#announce(released?.queues ?? [])
+    return released?.count ?? 0
   }
 
   async idleLimits(): Promise<number> {

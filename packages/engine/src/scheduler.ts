@@ -4,6 +4,7 @@ import {
   type DueRow,
   declareMachines,
   isConnectionLoss,
+  keysToWake,
   Listener,
   promoteDue,
   promoteThrottled,
@@ -294,9 +295,7 @@ export class Scheduler {
     let soonestMs = Number.POSITIVE_INFINITY
     for (const { throttled_ms: ms } of rows) if (ms !== null) soonestMs = Math.min(soonestMs, ms)
     if (soonestMs !== Number.POSITIVE_INFINITY) this.#throttled.dueIn(Math.max(0, soonestMs))
-    const keys = rows.flatMap(({ project_id: projectId, concurrency_key: key, throttled_ms: ms }) =>
-      key === null || ms !== null ? [] : [{ projectId, key }],
-    )
+    const keys = keysToWake(rows)
     const hints = { send: (_channel: string, queue: string) => this.#wake(queue) }
     void wakeFreed({ db: this.#options.db, hints, logger: this.#logger }, keys)
   }

@@ -24,6 +24,16 @@ const RACES: ReadonlySet<string> = new Set([
   Constraints.scheduleRun,
 ])
 
+/**
+ * The database refused the data of a statement: a constraint, a value out of range, something too large. Whatever else goes wrong (a missing column, a missing right)
+ * is not the fault of what was sent, and no reason to give it up.
+ */
+export function isRefusedData(error: unknown): boolean {
+  const state = sqlState(error)?.state
+  // 22 data exception, 23 integrity constraint, 54 program limit, P0001 raised by a trigger.
+  return state !== undefined && (/^(?:22|23|54)/.test(state) || state === 'P0001')
+}
+
 const CONNECTION_CODES: ReadonlySet<string> = new Set([
   'ECONNREFUSED',
   'ECONNRESET',

@@ -133,14 +133,13 @@ test('a claim never waits: rows that another holds are skipped', async () => {
   expect((await rows.claim()).map((row) => row.id)).toEqual([held])
 })
 
-test('R17: the key-share lock of a foreign key does not make a claim skip the row', async () => {
+test('R17: a key-share lock, as a foreign key would take it, does not make a claim skip the row', async () => {
   await using rows = await EngineRows.open()
   const [id] = await rows.insert({})
   const holder = await rows.db.startTransaction().execute()
-  await sql`INSERT INTO holdfast.signal (target_id, name) VALUES (${id}::bigint, 'x')`.execute(holder) // takes FOR KEY SHARE on the target
+  await sql`SELECT FROM holdfast.instance WHERE id = ${id}::bigint FOR KEY SHARE`.execute(holder)
   expect((await rows.claim()).map((row) => row.id)).toEqual([id])
   await holder.commit().execute()
-  expect(await rows.inbox(present(id))).toHaveLength(1)
 })
 
 test('the inbox of a batch comes oldest first, with payloads', async () => {

@@ -99,7 +99,7 @@ statements on a seeded million rows, with the settings of the role that sends it
 or uses another index.
 
 Only \`instance_pkey\` is a full unique index on instances, and its column never changes: an UPDATE of any other column locks the row
-FOR NO KEY UPDATE, which lets the KEY SHARE lock of a foreign key in. A full unique index on a column that changes would take that away.
+FOR NO KEY UPDATE, which lets a KEY SHARE lock in, as a foreign key of yours would take it. A full unique index on a column that changes would take that away.
 
 ${table(['table', 'index', 'columns', 'where', 'serves'], lines)}
 
@@ -148,8 +148,12 @@ A scheduler that applies its outcomes itself needs the rights of the flusher too
 
 ${apps.join('\n')}
 ${section("a developer's own role: `GRANT holdfast_enqueue TO my_app`", 'holdfast_enqueue')}
-To enqueue and signal inside the developer's own transactions. It reads every project's instances: give it to services that you trust with that, and the
-HTTP API to others.
+To enqueue and signal inside the developer's own transactions, with the client or the [SQL functions](../sql.md). It reads every project's instances and
+writes into every project: give it to services that you trust with that, and the role below or the HTTP API to others.
+
+${section('a role that calls the SQL functions only: `GRANT holdfast_sql TO my_app`', 'holdfast_sql')}
+It reads and writes no table. The functions run as their owner, and let it write into the projects that \`holdfast.project_role\` has for it ([sql.md](../sql.md)).
+\`packages/queries/test/sql-functions.test.ts\` tries what must be refused.
 `).toMatchFileSnapshot(join(docs, 'operations/grants.md'))
 })
 
@@ -161,11 +165,14 @@ test('guarantees.md names constraints, invariants and tests that exist', async (
 
   const { rows } = await sql<{ name: string }>`
     SELECT conname AS name FROM pg_constraint WHERE connamespace = 'holdfast'::regnamespace
-    UNION SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('i', 'I')`.execute(database.db)
+    UNION SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('i', 'I')
+    UNION SELECT tgname FROM pg_trigger WHERE NOT tgisinternal`.execute(database.db)
   const known = new Set(rows.map((row) => row.name))
-  const named = [...page.matchAll(/`((?:instance|outcome|signal|api_token|project|machine|process|schedule|transition)_[a-z_]+)`/g)].map(
-    (match) => match[1] ?? '',
-  )
+  const named = [
+    ...page.matchAll(
+      /`((?:instance|outcome|signal|api_token|project|machine|process|schedule|transition|gate_slot|rate_bucket|limit_policy)_[a-z_]+)`/g,
+    ),
+  ].map((match) => match[1] ?? '')
   expect(named.length).toBeGreaterThan(0)
   expect(named.filter((name) => !known.has(name))).toEqual([])
 

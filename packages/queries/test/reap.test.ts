@@ -188,7 +188,7 @@ describe('retention', () => {
     expect(await sweep()).toEqual([{ count: 0 }])
     await rows.answer(present(parent), 'done')
     expect(await sweep()).toEqual([{ count: 2 }])
-    expect(await rows.get(present(orphan))).toMatchObject({ status: 'executing', parent_id: null })
+    expect(await rows.get(present(orphan))).toMatchObject({ status: 'executing' })
   })
 
   test('an end that somebody is reading with a lock is left for the next sweep', async () => {

@@ -79,6 +79,7 @@ const byRole = {
   ],
   reaper: [
     ...everyRole,
+    'engine.has_reaper_work',
     'engine.reap_expired',
     'engine.apply_riders',
     'engine.wake_waiters',
@@ -90,6 +91,7 @@ const byRole = {
     'engine.end_cascade',
     'engine.remove_idle_slots',
     'engine.remove_idle_buckets',
+    'engine.release_changed_rate_lines',
     'engine.promote_due',
     'engine.fire_await_deadlines',
     'engine.delete_finished',
@@ -228,6 +230,7 @@ function untouched(): Record<string, string> {
     'gate_slot',
     'rate_bucket',
     'cascade',
+    'project_role',
     'schedule',
     'schedule_run',
   ]

@@ -9,3 +9,13 @@ export const DatabaseRoles = Object.freeze({
   sealer: 'holdfast_sealer',
 } as const)
 export type Role = keyof typeof DatabaseRoles
+
+/** The processes of a deployment. */
+export const Apps = Object.freeze([
+  'api',
+  'scheduler',
+  'flusher',
+  'reaper',
+  'formation-worker',
+  'sealer',
+] as const satisfies readonly Role[])

@@ -41,6 +41,7 @@ WITH target AS MATERIALIZED (
     error = CASE WHEN g.lease_expires_at IS NULL
       THEN jsonb_build_object('code', 'cancelled', 'message', coalesce(${reason}::text, 'Cancelled.')) ELSE g.error END,
     awaits = CASE WHEN g.lease_expires_at IS NOT NULL THEN g.awaits END,
+    children_pending = CASE WHEN g.lease_expires_at IS NOT NULL THEN g.children_pending ELSE 0 END,
     await_deadline = NULL, throttled_until = NULL, updated_at = now()
   FROM target WHERE g.id = ANY (ARRAY[target.id])
   RETURNING g.id, g.project_id, g.status, g.concurrency_key, g.parent_id, g.parent_epoch, g.claim_epoch, g.attempt, g.step, g.error
@@ -72,7 +73,7 @@ WITH overdue AS MATERIALIZED (
   ORDER BY g.cancel_requested_at LIMIT ${limit}::integer FOR NO KEY UPDATE OF g SKIP LOCKED
 ), cancelled AS (
   UPDATE holdfast.instance g SET status = 'cancelled', claimed_by = NULL, lease_expires_at = NULL, awaits = NULL, await_deadline = NULL,
-    error = jsonb_build_object('code', 'cancelled', 'message',
+    children_pending = 0, error = jsonb_build_object('code', 'cancelled', 'message',
       format('%s Its step did not end within the grace and was left behind.', coalesce(g.cancel_reason, 'Cancelled.'))),
     updated_at = now()
   FROM overdue WHERE g.id = ANY (ARRAY[overdue.id])
@@ -87,19 +88,20 @@ SELECT id, project_id, status, concurrency_key, parent_id, parent_epoch FROM can
 
 /**
  * Some live children of one cancelled instance whose children are still to be cancelled; fewer than `limit` means that these are the last. The note is locked, so
- * that two reapers do not take the same. Children of a spawn that the parent has left behind are cancelled with the others.
+ * that two reapers do not take the same. Children of a spawn that the parent has left behind are cancelled with the others; those that it spawns
+ * after a person has retried it are younger than the note, and stay.
  * Locks: the note FOR UPDATE SKIP LOCKED. Served by: instance_parent; `cascade` is empty but for the moment.
  */
 export const nextCascade = statement<{ limit: number }, { parent_id: InstanceId; children: InstanceId[] | null }>(
   'engine.next_cascade',
   ({ limit }) => sql<{ parent_id: InstanceId; children: InstanceId[] | null }>`
 WITH note AS MATERIALIZED (
-  SELECT parent_id FROM holdfast.cascade ORDER BY parent_id LIMIT 1 FOR UPDATE SKIP LOCKED
+  SELECT parent_id, requested_at FROM holdfast.cascade ORDER BY parent_id LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 SELECT note.parent_id, (
   SELECT array_agg(id) FROM (
     SELECT c.id FROM holdfast.instance c
-    WHERE c.parent_id = note.parent_id AND c.status NOT IN ('done', 'failed', 'cancelled')
+    WHERE c.parent_id = note.parent_id AND c.inserted_at <= note.requested_at AND c.status NOT IN ('done', 'failed', 'cancelled')
       AND (c.status <> 'executing' OR c.cancel_requested_at IS NULL)
     ORDER BY c.id LIMIT ${limit}::integer
   ) live
@@ -122,7 +124,8 @@ export interface RetriedRow {
 
 /**
  * Makes failed and cancelled instances runnable again at the step where they ended, with their state, as a first attempt. Their signals are gone with their end.
- * One whose correlation key a live instance has taken meanwhile is left as it is.
+ * One whose correlation key a live instance has taken meanwhile is left as it is. A child has been counted by its parent when it ended, and is not counted again: it loses
+ * the epoch of its spawn.
  *
  * Locks: instances FOR NO KEY UPDATE in id order. If the key is taken at this moment, the unique index instance_correlation refuses the statement, and the caller
  * tries again: the occupant is seen then. Served by: instance_pkey, instance_correlation.
@@ -144,7 +147,7 @@ WITH target AS MATERIALIZED (
   ) ended
 ), retried AS (
   UPDATE holdfast.instance g SET status = 'runnable', attempt = 0, reclaims = 0, error = NULL, cancel_requested_at = NULL, cancel_reason = NULL,
-    children_pending = 0, eligible_at = now(), updated_at = now()
+    children_pending = 0, parent_epoch = NULL, eligible_at = now(), updated_at = now()
   FROM target WHERE g.id = ANY (ARRAY[target.id]) AND g.status IN ('failed', 'cancelled')
   RETURNING g.id, g.queue, g.claim_epoch, g.step
 ), recorded AS (

@@ -73,7 +73,9 @@ const shards = sql`
  *   executing rows of one key uncommittable when two claims race (R6): the later one gets a unique violation and tries again (see lost-race).
  * - **Gate**: as many as there are free slots, which are locked SKIP LOCKED and get their holder here; slots that do not exist yet are made with their holder in
  *   them (R9). A slot is a row with room for one holder, so over-admission has nowhere to be written (R7). Two claims that make the same slot meet on its
- *   primary key, and the later tries again.
+ *   primary key, and the later tries again. Slots that are held beyond a capacity which has become smaller count until they are free. The highest slot is
+ *   locked FOR KEY SHARE where others are to be made above it: the sweep of idle slots cannot remove it meanwhile, and where it is removing all of them
+ *   the first is made again, after it (E23).
  * - **Rate limit**: a strict prefix by urgency of those that their key lets pass, so that neither limit is debited without the other. Shards are locked SKIP
  *   LOCKED (R18), refilled by the database's clock, debited in shard order; a key without buckets gets them here, debited already (R8, R9). If some shard
  *   was held by another claim, a row that does not fit is left as it is instead of being told that the limit is used up (N24).
@@ -114,8 +116,16 @@ WITH candidate AS MATERIALIZED (${candidate}
       ORDER BY s.slot LIMIT l.wanted FOR NO KEY UPDATE SKIP LOCKED
     ) END AS slots_of_first,
     CASE WHEN l.capacity IS NOT NULL AND l.key_rank = 1 THEN coalesce((
-      SELECT s.slot + 1 FROM holdfast.gate_slot s WHERE s.project_id = l.project_id AND s.key = l.concurrency_key ORDER BY s.slot DESC LIMIT 1
+      SELECT s.slot + 1 FROM holdfast.gate_slot s WHERE s.project_id = l.project_id AND s.key = l.concurrency_key AND s.slot >= l.capacity - 1
+      ORDER BY s.slot DESC LIMIT 1
+    ), (
+      SELECT s.slot + 1 FROM holdfast.gate_slot s WHERE s.project_id = l.project_id AND s.key = l.concurrency_key
+      ORDER BY s.slot DESC LIMIT 1 FOR KEY SHARE SKIP LOCKED
     ), 0) END AS made_of_first,
+    CASE WHEN l.capacity IS NOT NULL AND l.key_rank = 1 THEN (
+      SELECT count(*) FROM holdfast.gate_slot s
+      WHERE s.project_id = l.project_id AND s.key = l.concurrency_key AND s.slot >= l.capacity AND s.holder_id IS NOT NULL
+    ) END AS above_of_first,
     CASE WHEN l.capacity IS NULL AND l.concurrency_key IS NOT NULL THEN NOT EXISTS (
       SELECT FROM holdfast.instance e
       WHERE e.project_id = l.project_id AND e.concurrency_key = l.concurrency_key
@@ -131,10 +141,11 @@ WITH candidate AS MATERIALIZED (${candidate}
   SELECT g.*, CASE
       WHEN g.concurrency_key IS NULL THEN true
       WHEN g.capacity IS NULL THEN g.first_in_line
-      ELSE g.key_rank <= cardinality(g.slots) + greatest(g.capacity - g.slots_made, 0)
+      ELSE g.key_rank <= cardinality(g.slots) + greatest(g.capacity - g.slots_made, 0) - g.held_above
     END AS key_free
   FROM (
-    SELECT s.*, first_value(slots_of_first) OVER in_key AS slots, first_value(made_of_first) OVER in_key AS slots_made
+    SELECT s.*, first_value(slots_of_first) OVER in_key AS slots, first_value(made_of_first) OVER in_key AS slots_made,
+      first_value(above_of_first) OVER in_key AS held_above
     FROM slotted s WINDOW in_key AS (PARTITION BY project_id, concurrency_key ORDER BY place)
   ) g
 ), rate_ranked AS MATERIALIZED (

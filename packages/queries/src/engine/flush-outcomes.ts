@@ -22,6 +22,8 @@ export interface AppliedRow {
   readonly continued_epochs: string[] | null
   /** Instances that ended: their inbox goes. */
   readonly ended: InstanceId[] | null
+  /** Instances that ended and were not kept: their inbox goes, and their receipts. */
+  readonly removed: InstanceId[] | null
   /** Signals that were handed to a step which moved on. */
   readonly consumed: string[] | null
   /** Instances that parked on signals, with the ids each was shown as an array literal: to be rechecked. */
@@ -79,7 +81,7 @@ WITH taken AS (${taken}
   USING (SELECT * FROM taken WHERE discard AND kind = 'done' ORDER BY instance_id) o
   WHERE g.id = ANY (ARRAY[o.instance_id]) AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
     AND g.parent_id IS NULL AND NOT 'done' = ANY (g.correlation_scope)
-  RETURNING g.id, g.project_id, o.*
+  RETURNING g.id, g.project_id, o.held_key
 ), moved AS (
   UPDATE holdfast.instance g SET
     status = CASE
@@ -117,9 +119,10 @@ WITH taken AS (${taken}
       WHEN o.kind IN ('done', 'fail', 'cancel') THEN g.eligible_at
       ELSE now() + coalesce(o.delay_ms, 0) * interval '1 millisecond'
     END,
-    awaits = CASE o.kind WHEN 'await_signal' THEN o.awaits WHEN 'retry' THEN g.awaits END,
-    await_deadline = CASE WHEN o.kind IN ('await_signal', 'spawn') THEN now() + o.timeout_ms * interval '1 millisecond' END,
-    children_pending = CASE WHEN o.kind = 'spawn' THEN jsonb_array_length(o.children) ELSE 0 END,
+    awaits = CASE WHEN g.cancel_requested_at IS NULL THEN CASE o.kind WHEN 'await_signal' THEN o.awaits WHEN 'retry' THEN g.awaits END END,
+    await_deadline = CASE WHEN o.kind IN ('await_signal', 'spawn') AND g.cancel_requested_at IS NULL
+      THEN now() + o.timeout_ms * interval '1 millisecond' END,
+    children_pending = CASE WHEN o.kind = 'spawn' AND g.cancel_requested_at IS NULL THEN jsonb_array_length(o.children) ELSE 0 END,
     concurrency_key = CASE WHEN o.key_change THEN o.concurrency_key ELSE g.concurrency_key END,
     rate_key = CASE WHEN o.kind IN ('retry', 'done', 'fail', 'cancel') THEN g.rate_key ELSE o.rate_key END,
     rate_weight = CASE WHEN o.kind IN ('retry', 'done', 'fail', 'cancel') THEN g.rate_weight ELSE coalesce(o.rate_weight, 1) END,
@@ -130,7 +133,8 @@ WITH taken AS (${taken}
   WHERE g.id = ANY (ARRAY[o.instance_id]) AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
     AND NOT (o.discard AND o.kind = 'done' AND g.parent_id IS NULL AND NOT 'done' = ANY (g.correlation_scope))
   RETURNING g.id, g.project_id, g.status, g.queue, g.eligible_at, g.await_deadline, g.parent_id, g.parent_epoch, g.claim_epoch AS epoch_now,
-    g.error AS error_now, o.*
+    g.error AS error_now, o.claim_epoch, o.attempt, o.kind, o.keep_history, o.worker, o.from_step, o.step, o.presented, o.consumed, o.held_key, o.key_change,
+    o.children, o.join_count, o.traceparent, o.staged_at, o.claimed_ago_us, o.started_ago_us, o.finished_ago_us
 ), born AS (
   INSERT INTO holdfast.instance (
     project_id, machine, version, queue, state, priority, status, eligible_at, correlation_key, correlation_scope, concurrency_key,
@@ -161,7 +165,7 @@ WITH taken AS (${taken}
     flushed_at, claimed_at, started_at, finished_at, instance_id, claim_epoch, attempt, kind, to_status, from_step, to_step, worker, error
   )
   SELECT now(), staged_at - claimed_ago_us * interval '1 microsecond', staged_at - started_ago_us * interval '1 microsecond',
-    staged_at - finished_ago_us * interval '1 microsecond', instance_id, claim_epoch, attempt, kind, status, from_step, step, worker, error_now
+    staged_at - finished_ago_us * interval '1 microsecond', id, claim_epoch, attempt, kind, status, from_step, step, worker, error_now
   FROM moved WHERE keep_history
 )
 SELECT
@@ -171,13 +175,14 @@ SELECT
   array_agg(id) FILTER (WHERE status = 'executing') AS continued,
   array_agg(epoch_now) FILTER (WHERE status = 'executing') AS continued_epochs,
   array_agg(id) FILTER (WHERE status IN ('done', 'failed', 'cancelled')) AS ended,
+  (SELECT array_agg(id) FROM discarded) AS removed,
   (SELECT array_agg(c) FROM moved m, unnest(m.consumed) c WHERE m.kind IN ('next', 'sleep', 'spawn', 'continue_as')) AS consumed,
   array_agg(id) FILTER (WHERE status = 'awaiting_signal') AS parked,
   array_agg(presented::text) FILTER (WHERE status = 'awaiting_signal') AS presented,
-  CASE WHEN bool_or(parent_id IS NOT NULL AND status IN ('done', 'failed', 'cancelled')) THEN (
+  CASE WHEN bool_or(parent_epoch IS NOT NULL AND status IN ('done', 'failed', 'cancelled')) THEN (
     SELECT jsonb_agg(jsonb_build_object('id', parent_id::text, 'epoch', parent_epoch::text, 'ended', ended)) FROM (
       SELECT parent_id, parent_epoch, count(*) AS ended FROM moved
-      WHERE parent_id IS NOT NULL AND status IN ('done', 'failed', 'cancelled') GROUP BY parent_id, parent_epoch
+      WHERE parent_epoch IS NOT NULL AND status IN ('done', 'failed', 'cancelled') GROUP BY parent_id, parent_epoch
     ) p
   ) END AS joined,
   CASE WHEN bool_or(status = 'awaiting_children') THEN (
@@ -257,6 +262,7 @@ export const applyGiven = statement<ApplyGivenParams, AppliedRow>(
 
 export interface RiderParams {
   readonly ended: readonly InstanceId[]
+  readonly removed: readonly InstanceId[]
   readonly consumed: readonly string[]
   readonly parked: readonly InstanceId[]
   readonly presented: readonly (string | null)[]
@@ -269,7 +275,7 @@ export interface RiderParams {
  * The second statement of a transaction that ends or parks instances: what follows. A statement of its own, because it
  * needs a snapshot taken after the instances were locked: a signal that committed while we waited for its target is in it.
  *
- * - inboxes of ended instances and signals that a step consumed are deleted;
+ * - inboxes of ended instances and signals that a step consumed are deleted, and the receipts of instances that are not kept;
  * - a park whose inbox already holds a signal it waits for, other than those its step was shown, is undone at once (R1, R2). The
  *   presented ids are a set and not a highest id, because ids commit out of order;
  * - parents of ended children are counted down, each once for all its children of the batch (R13): row-resident arithmetic on the locked row, fenced by the epoch of the
@@ -282,9 +288,11 @@ export interface RiderParams {
  */
 export const applyRiders = statement<RiderParams, { queues: string[] | null }>(
   'engine.apply_riders',
-  ({ ended, consumed, parked, presented, joined, spawned, cancelled }) => sql<{ queues: string[] | null }>`
+  ({ ended, removed, consumed, parked, presented, joined, spawned, cancelled }) => sql<{ queues: string[] | null }>`
 WITH purged AS (
-  DELETE FROM holdfast.signal WHERE target_id = ANY (${ended}::bigint[])
+  DELETE FROM holdfast.signal WHERE target_id = ANY (${[...ended, ...removed]}::bigint[])
+), forgotten AS (
+  DELETE FROM holdfast.signal_receipt WHERE target_id = ANY (${removed}::bigint[])
 ), spent AS (
   DELETE FROM holdfast.signal WHERE id = ANY (${consumed}::bigint[])
 ), woken AS (
@@ -341,6 +349,7 @@ SELECT array_agg(DISTINCT queue) AS queues FROM (
 ) runnable`,
   {
     ended: ['1' as InstanceId],
+    removed: ['1' as InstanceId],
     consumed: ['1'],
     parked: ['1' as InstanceId],
     presented: [null],
@@ -350,14 +359,24 @@ SELECT array_agg(DISTINCT queue) AS queues FROM (
   },
 )
 
-const NOTHING: RiderParams = { ended: [], consumed: [], parked: [], presented: [], joined: [], spawned: [], cancelled: [] }
+const NOTHING: RiderParams = { ended: [], removed: [], consumed: [], parked: [], presented: [], joined: [], spawned: [], cancelled: [] }
 
 /** What apply_riders has to do after these outcomes; undefined where it has nothing to. */
 export function ridersOf(applied: AppliedRow): RiderParams | undefined {
-  const { ended, consumed, parked, joined, spawned, cancelled } = applied
-  if (ended === null && consumed === null && parked === null && joined === null && spawned === null && cancelled === null) return undefined
+  const { ended, removed, consumed, parked, joined, spawned, cancelled } = applied
+  if (
+    ended === null &&
+    removed === null &&
+    consumed === null &&
+    parked === null &&
+    joined === null &&
+    spawned === null &&
+    cancelled === null
+  )
+    return undefined
   return {
     ended: ended ?? [],
+    removed: removed ?? [],
     consumed: consumed ?? [],
     parked: parked ?? [],
     presented: applied.presented ?? [],
@@ -441,7 +460,7 @@ WITH taken AS (
   SELECT instance_id, claim_epoch, to_jsonb(taken), ${error}::jsonb FROM taken
 ), failed AS (
   UPDATE holdfast.instance g SET status = 'failed', error = ${error}::jsonb, result = NULL, claimed_by = NULL, lease_expires_at = NULL,
-    awaits = NULL, await_deadline = NULL, updated_at = now()
+    awaits = NULL, await_deadline = NULL, children_pending = 0, updated_at = now()
   WHERE g.id = (SELECT instance_id FROM taken) AND g.claim_epoch = (SELECT claim_epoch FROM taken) AND g.lease_expires_at IS NOT NULL
   RETURNING g.id, g.project_id, g.concurrency_key, g.parent_id, g.parent_epoch
 ), recorded AS (

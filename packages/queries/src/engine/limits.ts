@@ -69,6 +69,34 @@ SELECT count(*)::integer AS count FROM due`,
   { projectId: '1' as ProjectId, name: 'mail' },
 )
 
+/**
+ * The same for limits that have changed in the last ten minutes, for those who were parked before the change or within 5 s after it: a claim that has seen the old limit may park
+ * its rows after {@link releaseRateLine} has looked, until an endless time if the old rate was 0; and the process that changed it may have died between the two. What is then
+ * parked again is younger, and stays. For the reaper; answers the queues that have got something to run.
+ * Locks: instances FOR NO KEY UPDATE SKIP LOCKED. Served by: instance_rate_line, by the prefix of the project; reads all policies.
+ */
+export const releaseChangedRateLines = statement<{ limit: number }, { count: number; queues: string[] | null }>(
+  'engine.release_changed_rate_lines',
+  ({ limit }) => sql<{ count: number; queues: string[] | null }>`
+WITH changed AS MATERIALIZED (
+  SELECT project_id, name, updated_at FROM holdfast.limit_policy WHERE kind = 'rate' AND updated_at > now() - interval '10 minutes'
+), line AS MATERIALIZED (
+  SELECT w.id FROM changed c
+  CROSS JOIN LATERAL (
+    SELECT g.id FROM holdfast.instance g
+    WHERE g.project_id = c.project_id AND g.status = 'throttled' AND g.throttled_until IS NOT NULL AND g.rate_key IS NOT NULL
+      AND split_part(g.rate_key, ':', 1) = c.name AND g.updated_at < c.updated_at + interval '5 seconds'
+    LIMIT ${limit}::integer FOR NO KEY UPDATE SKIP LOCKED
+  ) w
+), due AS (
+  UPDATE holdfast.instance g SET status = 'runnable', throttled_until = NULL, updated_at = now()
+  FROM line WHERE g.id = ANY (ARRAY[line.id])
+  RETURNING g.queue
+)
+SELECT count(*)::integer AS count, array_agg(DISTINCT queue) AS queues FROM due`,
+  { limit: 1000 },
+)
+
 /** Keys of a gate that somebody may wait for or hold. Served by: gate_slot_pkey, by the prefix of its project. */
 export const listGateKeys = statement<{ projectId: ProjectId; name: string }, { key: string }>(
   'engine.list_gate_keys',

@@ -1,5 +1,5 @@
 import type { FailureRecord, InstanceId, InstanceStatus, JsonValue, OutcomeKind, ProjectId } from '@holdfast/contracts'
-import { sql } from 'kysely'
+import { type RawBuilder, sql } from 'kysely'
 import { statement } from '../statement.ts'
 
 export interface InstanceRow {
@@ -50,19 +50,35 @@ export interface ListParams {
   readonly limit: number
 }
 
-/** A page, newest first, keyed by id. Served by: instance_project; a rare filter walks the project's rows until the page is full. */
+const page = (
+  state: RawBuilder<unknown>,
+  { projectId, machine, status, queue, correlationKey, parentId, after, limit }: ListParams,
+): RawBuilder<unknown> => sql`
+  SELECT id FROM holdfast.instance
+  WHERE project_id = ${projectId}::bigint AND ${state}
+    AND id < coalesce(${after ?? null}::bigint, 9223372036854775807)
+    AND (${machine ?? null}::text IS NULL OR machine = ${machine ?? null}::text)
+    AND (${status ?? null}::holdfast.instance_status IS NULL OR status = ${status ?? null}::holdfast.instance_status)
+    AND (${queue ?? null}::text IS NULL OR queue = ${queue ?? null}::text)
+    AND (${correlationKey ?? null}::text IS NULL OR correlation_key = ${correlationKey ?? null}::text)
+    AND (${parentId ?? null}::bigint IS NULL OR parent_id = ${parentId ?? null}::bigint)
+  ORDER BY id DESC LIMIT ${limit}::integer`
+
+/**
+ * A page, newest first, keyed by id; a rare filter walks the project's rows until the page is full.
+ * Served by: instance_project for what does not execute, instance_lease for what does: some thousands of the whole system at most, and an index entry less for each
+ * claim, which costs 5 us.
+ */
 export const listInstances = statement<ListParams, InstanceRow>(
   'engine.list_instances',
-  ({ projectId, machine, status, queue, correlationKey, parentId, after, limit }) => sql<InstanceRow>`
-SELECT ${columns} FROM holdfast.instance
-WHERE project_id = ${projectId}::bigint
-  AND id < coalesce(${after ?? null}::bigint, 9223372036854775807)
-  AND (${machine ?? null}::text IS NULL OR machine = ${machine ?? null}::text)
-  AND (${status ?? null}::holdfast.instance_status IS NULL OR status = ${status ?? null}::holdfast.instance_status)
-  AND (${queue ?? null}::text IS NULL OR queue = ${queue ?? null}::text)
-  AND (${correlationKey ?? null}::text IS NULL OR correlation_key = ${correlationKey ?? null}::text)
-  AND (${parentId ?? null}::bigint IS NULL OR parent_id = ${parentId ?? null}::bigint)
-ORDER BY id DESC LIMIT ${limit}::integer`,
+  (params) => sql<InstanceRow>`
+SELECT ${columns} FROM holdfast.instance WHERE id = ANY (ARRAY(
+  SELECT id FROM (
+    (${page(sql`status <> 'executing'`, params)})
+    UNION ALL
+    (${page(sql`status = 'executing' AND lease_expires_at IS NOT NULL`, params)})
+  ) both_pages ORDER BY id DESC LIMIT ${params.limit}::integer
+)) ORDER BY id DESC`,
   { projectId: '1' as ProjectId, limit: 50 },
 )
 

@@ -57,6 +57,7 @@ WITH expired AS MATERIALIZED (
     ) WHEN 'cancelled' THEN jsonb_build_object('code', 'cancelled', 'message', coalesce(g.cancel_reason, 'Cancelled while its step ran.'))
     ELSE g.error END,
     awaits = CASE expired.to_status WHEN 'runnable' THEN g.awaits END,
+    children_pending = CASE expired.to_status WHEN 'runnable' THEN g.children_pending ELSE 0 END,
     await_deadline = NULL, claimed_by = NULL, lease_expires_at = NULL, updated_at = now()
   FROM expired WHERE g.id = ANY (ARRAY[expired.id])
   RETURNING g.id, g.project_id, g.queue, g.status, g.reclaims, g.claim_epoch, g.attempt, g.step, g.error, g.concurrency_key, g.parent_id, g.parent_epoch,
@@ -71,24 +72,46 @@ SELECT id, project_id, queue, status, reclaims, claimed_by, concurrency_key, par
 )
 
 /**
- * Deletes finished instances older than the retention, with their inbox and receipts (cascade); answers how many.
- * A child stays as long as its parent is live, because the parent's next step is shown its children (R23).
+ * Whether there is anything to take back, to end or to cancel: what an idle reaper asks, in one statement instead of three transactions.
+ * Served by: instance_lease, instance_cancelling; `cascade` is empty but for the moment.
+ */
+export const hasReaperWork = statement<{ graceMs: number }, { expired: boolean; overdue: boolean; cascades: boolean }>(
+  'engine.has_reaper_work',
+  ({ graceMs }) => sql<{ expired: boolean; overdue: boolean; cascades: boolean }>`
+SELECT
+  EXISTS (SELECT FROM holdfast.instance WHERE status = 'executing' AND lease_expires_at < now()) AS expired,
+  EXISTS (SELECT FROM holdfast.instance WHERE status = 'executing' AND cancel_requested_at IS NOT NULL
+    AND cancel_requested_at < now() - ${graceMs}::bigint * interval '1 millisecond') AS overdue,
+  EXISTS (SELECT FROM holdfast.cascade) AS cascades`,
+  { graceMs: 30_000 },
+)
+
+/**
+ * Deletes finished instances older than the retention, with their receipts and what is left of their inboxes; answers how many.
+ * A child stays as long as its parent is live, because the parent's next step is shown its children (R23). Nothing is added to an instance that has ended, so
+ * that what this statement's snapshot shows of its inbox is all there will ever be.
  *
- * Locks: instances FOR UPDATE SKIP LOCKED, oldest first; the delete goes by primary key. Served by: instance_finished, instance_pkey.
+ * Locks: instances FOR UPDATE SKIP LOCKED, oldest first; the delete goes by primary key. Served by: instance_finished, instance_pkey, signal_target,
+ * signal_receipt_pkey.
  */
 export const deleteFinished = statement<{ retentionMs: number; limit: number }, { count: number }>(
   'engine.delete_finished',
   ({ retentionMs, limit }) => sql<{ count: number }>`
-WITH deleted AS (
-  DELETE FROM holdfast.instance WHERE id = ANY (ARRAY(
+WITH finished AS MATERIALIZED (
+  SELECT array_agg(id) AS ids FROM (
     SELECT g.id FROM holdfast.instance g
     WHERE g.status IN ('done', 'failed', 'cancelled') AND g.updated_at < now() - ${retentionMs}::bigint * interval '1 millisecond'
       AND NOT EXISTS (
         SELECT FROM holdfast.instance p WHERE p.id = g.parent_id AND p.status NOT IN ('done', 'failed', 'cancelled')
       )
     ORDER BY g.updated_at LIMIT ${limit}::integer FOR UPDATE OF g SKIP LOCKED
-  ))
-  RETURNING id
+  ) g
+), deleted AS (
+  DELETE FROM holdfast.instance WHERE id = ANY ((SELECT ids FROM finished)::bigint[]) RETURNING id
+), purged AS (
+  DELETE FROM holdfast.signal WHERE target_id = ANY ((SELECT ids FROM finished)::bigint[])
+), forgotten AS (
+  DELETE FROM holdfast.signal_receipt WHERE target_id = ANY ((SELECT ids FROM finished)::bigint[])
 )
 SELECT count(*)::integer AS count FROM deleted`,
   { retentionMs: 86_400_000, limit: 1000 },

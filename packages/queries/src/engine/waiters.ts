@@ -40,7 +40,7 @@ WITH given AS MATERIALIZED (
       ) THEN 0 ELSE 1 END
       ELSE greatest(gate.capacity - (
         SELECT count(*) FROM holdfast.gate_slot s
-        WHERE s.project_id = g.project_id AND s.key = g.key AND s.slot < gate.capacity AND s.holder_id IS NOT NULL
+        WHERE s.project_id = g.project_id AND s.key = g.key AND s.holder_id IS NOT NULL
       ), 0)
     END AS free
   FROM given g
@@ -77,6 +77,19 @@ WITH given AS MATERIALIZED (
 SELECT DISTINCT queue FROM woken`,
   { keys: [{ projectId: '1' as ProjectId, key: 'account-1' }] },
 )
+
+/**
+ * The keys of rows that a claim has looked at and parked: for these its caller runs {@link wakeWaiters} after the claim has committed. Also of those that
+ * a rate limit denied: they stood in their key's line, perhaps as the one that the last wake-up counted on, and are out of it now.
+ */
+export function keysToWake(
+  looked: readonly { readonly status: string; readonly project_id: ProjectId; readonly concurrency_key: string | null }[],
+): Key[] {
+  const keys = new Map<string, Key>()
+  for (const { status, project_id: projectId, concurrency_key: key } of looked)
+    if (status === 'throttled' && key !== null) keys.set(`${projectId}/${key}`, { projectId, key })
+  return [...keys.values()]
+}
 
 /**
  * Keys that somebody waits for, in order, from behind the one given: what the reaper's sweep hands to {@link wakeWaiters} some at a time, for those whose
@@ -156,22 +169,24 @@ SELECT count(*)::integer AS count FROM removed`,
 /**
  * Removes buckets that have long been full again, and those whose policy is gone: a key that comes back starts with a full one, which is the same. All of a key or
  * none; never one whose rate is 0, because a new one would be full.
- * Locks and index as {@link removeIdleSlots}.
+ * Locks and index as {@link removeIdleSlots}. Under the lock it looks again: a claim may have spent of it since, and what it spent would be forgotten.
  */
 export const removeIdleBuckets = statement<{ idleMs: number; limit: number }, { count: number }>(
   'engine.remove_idle_buckets',
   ({ idleMs, limit }) => sql<{ count: number }>`
 WITH idle AS MATERIALIZED (
-  SELECT b.project_id, b.key, count(*) AS shards FROM holdfast.rate_bucket b
+  SELECT b.project_id, b.key, count(*) AS shards, c.before FROM holdfast.rate_bucket b
   LEFT JOIN holdfast.limit_policy p ON p.project_id = b.project_id AND p.kind = 'rate' AND p.name = split_part(b.key, ':', 1)
-  GROUP BY b.project_id, b.key, p.rate, p.period_ms, p.burst
-  HAVING (p.rate IS NULL OR p.rate > 0)
-    AND max(b.refilled_at) < now() - greatest(${idleMs}::bigint, coalesce(p.burst * p.period_ms / p.rate, 0) + 1000) * interval '1 millisecond'
+  CROSS JOIN LATERAL (
+    SELECT now() - greatest(${idleMs}::bigint, coalesce(p.burst * p.period_ms / nullif(p.rate, 0), 0) + 1000) * interval '1 millisecond' AS before
+  ) c
+  GROUP BY b.project_id, b.key, p.rate, c.before
+  HAVING (p.rate IS NULL OR p.rate > 0) AND max(b.refilled_at) < c.before
   LIMIT ${limit}::integer
 ), locked AS MATERIALIZED (
   SELECT i.project_id, i.key, i.shards, s.shard FROM idle i
   CROSS JOIN LATERAL (
-    SELECT shard FROM holdfast.rate_bucket s WHERE s.project_id = i.project_id AND s.key = i.key FOR UPDATE SKIP LOCKED
+    SELECT shard FROM holdfast.rate_bucket s WHERE s.project_id = i.project_id AND s.key = i.key AND s.refilled_at < i.before FOR UPDATE SKIP LOCKED
   ) s
 ), whole AS (
   SELECT project_id, key FROM locked GROUP BY project_id, key, shards HAVING count(*) = shards

@@ -45,7 +45,7 @@ FROM unnest(
   USING (SELECT * FROM taken WHERE discard AND kind = 'done' ORDER BY instance_id) o
   WHERE g.id = ANY (ARRAY[o.instance_id]) AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
     AND g.parent_id IS NULL AND NOT 'done' = ANY (g.correlation_scope)
-  RETURNING g.id, g.project_id, o.*
+  RETURNING g.id, g.project_id, o.held_key
 ), moved AS (
   UPDATE holdfast.instance g SET
     status = CASE
@@ -83,9 +83,10 @@ FROM unnest(
       WHEN o.kind IN ('done', 'fail', 'cancel') THEN g.eligible_at
       ELSE now() + coalesce(o.delay_ms, 0) * interval '1 millisecond'
     END,
-    awaits = CASE o.kind WHEN 'await_signal' THEN o.awaits WHEN 'retry' THEN g.awaits END,
-    await_deadline = CASE WHEN o.kind IN ('await_signal', 'spawn') THEN now() + o.timeout_ms * interval '1 millisecond' END,
-    children_pending = CASE WHEN o.kind = 'spawn' THEN jsonb_array_length(o.children) ELSE 0 END,
+    awaits = CASE WHEN g.cancel_requested_at IS NULL THEN CASE o.kind WHEN 'await_signal' THEN o.awaits WHEN 'retry' THEN g.awaits END END,
+    await_deadline = CASE WHEN o.kind IN ('await_signal', 'spawn') AND g.cancel_requested_at IS NULL
+      THEN now() + o.timeout_ms * interval '1 millisecond' END,
+    children_pending = CASE WHEN o.kind = 'spawn' AND g.cancel_requested_at IS NULL THEN jsonb_array_length(o.children) ELSE 0 END,
     concurrency_key = CASE WHEN o.key_change THEN o.concurrency_key ELSE g.concurrency_key END,
     rate_key = CASE WHEN o.kind IN ('retry', 'done', 'fail', 'cancel') THEN g.rate_key ELSE o.rate_key END,
     rate_weight = CASE WHEN o.kind IN ('retry', 'done', 'fail', 'cancel') THEN g.rate_weight ELSE coalesce(o.rate_weight, 1) END,
@@ -98,7 +99,8 @@ FROM unnest(
   WHERE g.id = ANY (ARRAY[o.instance_id]) AND g.claim_epoch = o.claim_epoch AND g.lease_expires_at IS NOT NULL
     AND NOT (o.discard AND o.kind = 'done' AND g.parent_id IS NULL AND NOT 'done' = ANY (g.correlation_scope))
   RETURNING g.id, g.project_id, g.status, g.queue, g.eligible_at, g.await_deadline, g.parent_id, g.parent_epoch, g.claim_epoch AS epoch_now,
-    g.error AS error_now, o.*
+    g.error AS error_now, o.claim_epoch, o.attempt, o.kind, o.keep_history, o.worker, o.from_step, o.step, o.presented, o.consumed, o.held_key, o.key_change,
+    o.children, o.join_count, o.traceparent, o.staged_at, o.claimed_ago_us, o.started_ago_us, o.finished_ago_us
 ), born AS (
   INSERT INTO holdfast.instance (
     project_id, machine, version, queue, state, priority, status, eligible_at, correlation_key, correlation_scope, concurrency_key,
@@ -129,7 +131,7 @@ FROM unnest(
     flushed_at, claimed_at, started_at, finished_at, instance_id, claim_epoch, attempt, kind, to_status, from_step, to_step, worker, error
   )
   SELECT now(), staged_at - claimed_ago_us * interval '1 microsecond', staged_at - started_ago_us * interval '1 microsecond',
-    staged_at - finished_ago_us * interval '1 microsecond', instance_id, claim_epoch, attempt, kind, status, from_step, step, worker, error_now
+    staged_at - finished_ago_us * interval '1 microsecond', id, claim_epoch, attempt, kind, status, from_step, step, worker, error_now
   FROM moved WHERE keep_history
 )
 SELECT
@@ -139,13 +141,14 @@ SELECT
   array_agg(id) FILTER (WHERE status = 'executing') AS continued,
   array_agg(epoch_now) FILTER (WHERE status = 'executing') AS continued_epochs,
   array_agg(id) FILTER (WHERE status IN ('done', 'failed', 'cancelled')) AS ended,
+  (SELECT array_agg(id) FROM discarded) AS removed,
   (SELECT array_agg(c) FROM moved m, unnest(m.consumed) c WHERE m.kind IN ('next', 'sleep', 'spawn', 'continue_as')) AS consumed,
   array_agg(id) FILTER (WHERE status = 'awaiting_signal') AS parked,
   array_agg(presented::text) FILTER (WHERE status = 'awaiting_signal') AS presented,
-  CASE WHEN bool_or(parent_id IS NOT NULL AND status IN ('done', 'failed', 'cancelled')) THEN (
+  CASE WHEN bool_or(parent_epoch IS NOT NULL AND status IN ('done', 'failed', 'cancelled')) THEN (
     SELECT jsonb_agg(jsonb_build_object('id', parent_id::text, 'epoch', parent_epoch::text, 'ended', ended)) FROM (
       SELECT parent_id, parent_epoch, count(*) AS ended FROM moved
-      WHERE parent_id IS NOT NULL AND status IN ('done', 'failed', 'cancelled') GROUP BY parent_id, parent_epoch
+      WHERE parent_epoch IS NOT NULL AND status IN ('done', 'failed', 'cancelled') GROUP BY parent_id, parent_epoch
     ) p
   ) END AS joined,
   CASE WHEN bool_or(status = 'awaiting_children') THEN (

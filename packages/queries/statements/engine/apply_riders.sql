@@ -2,11 +2,13 @@
 /* engine.apply_riders */ 
 WITH purged AS (
   DELETE FROM holdfast.signal WHERE target_id = ANY ($1::bigint[])
+), forgotten AS (
+  DELETE FROM holdfast.signal_receipt WHERE target_id = ANY ($2::bigint[])
 ), spent AS (
-  DELETE FROM holdfast.signal WHERE id = ANY ($2::bigint[])
+  DELETE FROM holdfast.signal WHERE id = ANY ($3::bigint[])
 ), woken AS (
   UPDATE holdfast.instance g SET status = 'runnable', eligible_at = now(), await_deadline = NULL, updated_at = now()
-  FROM unnest($3::bigint[], $4::text[]) AS p (id, presented)
+  FROM unnest($4::bigint[], $5::text[]) AS p (id, presented)
   WHERE g.id = ANY (ARRAY[p.id]) AND (
     SELECT true FROM holdfast.signal s
     WHERE s.target_id = p.id AND s.name = ANY (g.awaits) AND s.id <> ALL (coalesce(p.presented::bigint[], '{}'))
@@ -17,7 +19,7 @@ WITH purged AS (
   SELECT j.id, j.ended
   FROM (
     SELECT * FROM unnest(
-      $5::bigint[], $6::bigint[], $7::integer[]
+      $6::bigint[], $7::bigint[], $8::integer[]
     ) AS j (id, epoch, ended) ORDER BY id
   ) j
   CROSS JOIN LATERAL (
@@ -39,13 +41,13 @@ WITH purged AS (
     status = CASE WHEN s.landed = 0 THEN 'runnable' ELSE 'awaiting_children' END::holdfast.instance_status,
     await_deadline = CASE WHEN s.landed > 0 THEN g.await_deadline END
   FROM unnest(
-    $8::bigint[], $9::integer[], $10::integer[]
+    $9::bigint[], $10::integer[], $11::integer[]
   ) AS s (id, landed, join_count)
   WHERE g.id = ANY (ARRAY[s.id])
   RETURNING g.queue, g.status
 ), noted AS (
   INSERT INTO holdfast.cascade (parent_id)
-  SELECT c.id FROM unnest($11::bigint[]) AS c (id)
+  SELECT c.id FROM unnest($12::bigint[]) AS c (id)
   WHERE (
     SELECT true FROM holdfast.instance child WHERE child.parent_id = c.id AND child.status NOT IN ('done', 'failed', 'cancelled') LIMIT 1
   )

@@ -17,6 +17,7 @@ WITH target AS MATERIALIZED (
     error = CASE WHEN g.lease_expires_at IS NULL
       THEN jsonb_build_object('code', 'cancelled', 'message', coalesce($5::text, 'Cancelled.')) ELSE g.error END,
     awaits = CASE WHEN g.lease_expires_at IS NOT NULL THEN g.awaits END,
+    children_pending = CASE WHEN g.lease_expires_at IS NOT NULL THEN g.children_pending ELSE 0 END,
     await_deadline = NULL, throttled_until = NULL, updated_at = now()
   FROM target WHERE g.id = ANY (ARRAY[target.id])
   RETURNING g.id, g.project_id, g.status, g.concurrency_key, g.parent_id, g.parent_epoch, g.claim_epoch, g.attempt, g.step, g.error

@@ -11,7 +11,7 @@ WITH overdue AS MATERIALIZED (
   ORDER BY g.cancel_requested_at LIMIT $2::integer FOR NO KEY UPDATE OF g SKIP LOCKED
 ), cancelled AS (
   UPDATE holdfast.instance g SET status = 'cancelled', claimed_by = NULL, lease_expires_at = NULL, awaits = NULL, await_deadline = NULL,
-    error = jsonb_build_object('code', 'cancelled', 'message',
+    children_pending = 0, error = jsonb_build_object('code', 'cancelled', 'message',
       format('%s Its step did not end within the grace and was left behind.', coalesce(g.cancel_reason, 'Cancelled.'))),
     updated_at = now()
   FROM overdue WHERE g.id = ANY (ARRAY[overdue.id])

@@ -25,8 +25,16 @@ WITH candidate AS MATERIALIZED (
       ORDER BY s.slot LIMIT l.wanted FOR NO KEY UPDATE SKIP LOCKED
     ) END AS slots_of_first,
     CASE WHEN l.capacity IS NOT NULL AND l.key_rank = 1 THEN coalesce((
-      SELECT s.slot + 1 FROM holdfast.gate_slot s WHERE s.project_id = l.project_id AND s.key = l.concurrency_key ORDER BY s.slot DESC LIMIT 1
+      SELECT s.slot + 1 FROM holdfast.gate_slot s WHERE s.project_id = l.project_id AND s.key = l.concurrency_key AND s.slot >= l.capacity - 1
+      ORDER BY s.slot DESC LIMIT 1
+    ), (
+      SELECT s.slot + 1 FROM holdfast.gate_slot s WHERE s.project_id = l.project_id AND s.key = l.concurrency_key
+      ORDER BY s.slot DESC LIMIT 1 FOR KEY SHARE SKIP LOCKED
     ), 0) END AS made_of_first,
+    CASE WHEN l.capacity IS NOT NULL AND l.key_rank = 1 THEN (
+      SELECT count(*) FROM holdfast.gate_slot s
+      WHERE s.project_id = l.project_id AND s.key = l.concurrency_key AND s.slot >= l.capacity AND s.holder_id IS NOT NULL
+    ) END AS above_of_first,
     CASE WHEN l.capacity IS NULL AND l.concurrency_key IS NOT NULL THEN NOT EXISTS (
       SELECT FROM holdfast.instance e
       WHERE e.project_id = l.project_id AND e.concurrency_key = l.concurrency_key
@@ -42,10 +50,11 @@ WITH candidate AS MATERIALIZED (
   SELECT g.*, CASE
       WHEN g.concurrency_key IS NULL THEN true
       WHEN g.capacity IS NULL THEN g.first_in_line
-      ELSE g.key_rank <= cardinality(g.slots) + greatest(g.capacity - g.slots_made, 0)
+      ELSE g.key_rank <= cardinality(g.slots) + greatest(g.capacity - g.slots_made, 0) - g.held_above
     END AS key_free
   FROM (
-    SELECT s.*, first_value(slots_of_first) OVER in_key AS slots, first_value(made_of_first) OVER in_key AS slots_made
+    SELECT s.*, first_value(slots_of_first) OVER in_key AS slots, first_value(made_of_first) OVER in_key AS slots_made,
+      first_value(above_of_first) OVER in_key AS held_above
     FROM slotted s WINDOW in_key AS (PARTITION BY project_id, concurrency_key ORDER BY place)
   ) g
 ), rate_ranked AS MATERIALIZED (

@@ -10,7 +10,7 @@ WITH taken AS (
   SELECT instance_id, claim_epoch, to_jsonb(taken), $2::jsonb FROM taken
 ), failed AS (
   UPDATE holdfast.instance g SET status = 'failed', error = $3::jsonb, result = NULL, claimed_by = NULL, lease_expires_at = NULL,
-    awaits = NULL, await_deadline = NULL, updated_at = now()
+    awaits = NULL, await_deadline = NULL, children_pending = 0, updated_at = now()
   WHERE g.id = (SELECT instance_id FROM taken) AND g.claim_epoch = (SELECT claim_epoch FROM taken) AND g.lease_expires_at IS NOT NULL
   RETURNING g.id, g.project_id, g.concurrency_key, g.parent_id, g.parent_epoch
 ), recorded AS (

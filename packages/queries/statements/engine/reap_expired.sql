@@ -27,6 +27,7 @@ WITH expired AS MATERIALIZED (
     ) WHEN 'cancelled' THEN jsonb_build_object('code', 'cancelled', 'message', coalesce(g.cancel_reason, 'Cancelled while its step ran.'))
     ELSE g.error END,
     awaits = CASE expired.to_status WHEN 'runnable' THEN g.awaits END,
+    children_pending = CASE expired.to_status WHEN 'runnable' THEN g.children_pending ELSE 0 END,
     await_deadline = NULL, claimed_by = NULL, lease_expires_at = NULL, updated_at = now()
   FROM expired WHERE g.id = ANY (ARRAY[expired.id])
   RETURNING g.id, g.project_id, g.queue, g.status, g.reclaims, g.claim_epoch, g.attempt, g.step, g.error, g.concurrency_key, g.parent_id, g.parent_epoch,

@@ -14,7 +14,7 @@ WITH target AS MATERIALIZED (
   ) ended
 ), retried AS (
   UPDATE holdfast.instance g SET status = 'runnable', attempt = 0, reclaims = 0, error = NULL, cancel_requested_at = NULL, cancel_reason = NULL,
-    children_pending = 0, eligible_at = now(), updated_at = now()
+    children_pending = 0, parent_epoch = NULL, eligible_at = now(), updated_at = now()
   FROM target WHERE g.id = ANY (ARRAY[target.id]) AND g.status IN ('failed', 'cancelled')
   RETURNING g.id, g.queue, g.claim_epoch, g.step
 ), recorded AS (

@@ -13,7 +13,7 @@ WITH given AS MATERIALIZED (
       ) THEN 0 ELSE 1 END
       ELSE greatest(gate.capacity - (
         SELECT count(*) FROM holdfast.gate_slot s
-        WHERE s.project_id = g.project_id AND s.key = g.key AND s.slot < gate.capacity AND s.holder_id IS NOT NULL
+        WHERE s.project_id = g.project_id AND s.key = g.key AND s.holder_id IS NOT NULL
       ), 0)
     END AS free
   FROM given g
