@@ -22,8 +22,6 @@ export const Constraints = Object.freeze({
   signalDedup: 'signal_dedup',
   /** A signal delivered again after its first was consumed. */
   signalReceipt: 'signal_receipt_pkey',
-  /** A signal whose target was removed meanwhile. */
-  signalTarget: 'signal_target_id',
   /** A tick that is fired a second time. */
   scheduleRun: 'schedule_run_pkey',
   /** A definition computed before a tick that was fired meanwhile: it is computed again. */

@@ -19,6 +19,8 @@ export interface Key {
  * and the key free. That is why a line's head that is locked is waited for (a claim is parking it at this moment, and holds it for that one statement).
  * Who dies between its commit and this leaves waiters to the reaper's sweep.
  *
+ * Whether a head is to be woken is read from the version that was locked: the UPDATE looks through the snapshot, in which it may not have been parked yet.
+ *
  * Locks: heads of the lines FOR NO KEY UPDATE in key order; it holds nothing else while it waits, and claims do not wait for rows.
  * Rows that wait for a rate limit stay: their time is set. The queues of a line are found by skipping from one to the next, and not by reading a line of a hundred
  * thousand for each end.
@@ -46,7 +48,7 @@ WITH given AS MATERIALIZED (
   FROM given g
   LEFT JOIN holdfast.limit_policy gate ON gate.project_id = g.project_id AND gate.kind = 'gate' AND gate.name = split_part(g.key, ':', 1)
 ), head AS MATERIALIZED (
-  SELECT first.id
+  SELECT first.*
   FROM room r
   CROSS JOIN LATERAL (
     WITH RECURSIVE skip AS (
@@ -63,7 +65,7 @@ WITH given AS MATERIALIZED (
     SELECT queue FROM skip WHERE queue IS NOT NULL AND r.free > 0
   ) line
   CROSS JOIN LATERAL (
-    SELECT w.id FROM holdfast.instance w
+    SELECT w.id, w.status, w.throttled_until FROM holdfast.instance w
     WHERE w.project_id = r.project_id AND w.concurrency_key = r.key AND w.queue = line.queue
       AND w.status IN ('runnable', 'throttled') AND w.concurrency_key IS NOT NULL
       AND (NOT r.gate OR w.throttled_until IS NULL)
@@ -71,7 +73,7 @@ WITH given AS MATERIALIZED (
   ) first
 ), woken AS (
   UPDATE holdfast.instance g SET status = 'runnable', updated_at = now()
-  FROM head WHERE g.id = ANY (ARRAY[head.id]) AND g.status = 'throttled' AND g.throttled_until IS NULL
+  FROM head WHERE g.id = ANY (ARRAY[head.id]) AND head.status = 'throttled' AND head.throttled_until IS NULL
   RETURNING g.queue
 )
 SELECT DISTINCT queue FROM woken`,
