@@ -266,7 +266,7 @@ describe('R4: an outcome that comes after its claim was taken back and made agai
   }
   test.each(Object.keys(late) as OutcomeKind[])('%s: commits, consumes, counts down, spawns and frees nothing', async (kind) => {
     const { db } = database
-    await sql`DELETE FROM holdfast.cascade; DELETE FROM holdfast.instance; DELETE FROM holdfast.transition; DELETE FROM holdfast.gate_slot;
+    await sql`DELETE FROM holdfast.cascade; DELETE FROM holdfast.signal; DELETE FROM holdfast.signal_receipt; DELETE FROM holdfast.instance; DELETE FROM holdfast.transition; DELETE FROM holdfast.gate_slot;
       DELETE FROM holdfast.limit_policy; DELETE FROM holdfast.project`.execute(db)
     const projectId = await project(db)
     await gate(db, projectId, 1)

@@ -1,4 +1,11 @@
-import { HoldfastApiError, HoldfastClient, InstanceFailedError, type MachineRef, WaitTimeoutError } from '@holdfast/client'
+import {
+  HoldfastApiError,
+  HoldfastClient,
+  InstanceFailedError,
+  type MachineRef,
+  type ScheduleDefinition,
+  WaitTimeoutError,
+} from '@holdfast/client'
 import { afterAll, beforeAll, describe, expect, expectTypeOf, test } from 'vitest'
 import { ApiUnderTest } from './api-under-test.ts'
 
@@ -160,10 +167,7 @@ test('schedules: put, typed by their machine; get; list, page after page; delete
     overlap: 'skip',
     paused: false,
   })
-  expectTypeOf(own.schedules.put<Report>)
-    .parameter(1)
-    .toHaveProperty('input')
-    .toEqualTypeOf<{ day: string } | undefined>()
+  expectTypeOf<ScheduleDefinition<Report>['input']>().toEqualTypeOf<{ day: string } | undefined>()
   expect(await own.schedules.put('report', { machine: 'report', cron: '@hourly', paused: true })).toMatchObject({
     version: null,
     paused: true,

@@ -2,7 +2,7 @@
 // not, the command must say that the API does not know it.
 import type { Instance } from '@holdfast/contracts'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { holdfastJson } from './run-holdfast.ts'
+import { holdfast, holdfastJson } from './run-holdfast.ts'
 import { SystemUnderTest } from './system-under-test.ts'
 
 let system: SystemUnderTest
@@ -84,6 +84,14 @@ test('schedules', async () => {
   })
   expect(await json('schedules')).toMatchObject({ document: { schedules: [{ name: 'nightly' }] } })
   expect(await json('schedules', 'get', 'nightly')).toMatchObject({ document: { machine: 'checkout' } })
+  await json('schedules', 'put', 'nightly', '--cron', '@daily', '--machine', 'checkout', '--paused', '--overlap', 'skip')
+  expect((await holdfast(['schedules', 'get', 'nightly'], { env: system.env })).stdout).toMatch(/^overlap +skip\nnext +paused$/m)
+  await system.query(`UPDATE holdfast.schedule SET last_error = '{"code":"unknown_machine","message":"nobody has it"}', last_error_at = now(),
+    skipped_at = '2026-01-01T03:00:00Z', skipped_why = 'overlap'`)
+  const told = (await holdfast(['schedules', 'get', 'nightly'], { env: system.env })).stdout
+  expect(told).toMatch(/^skipped +2026-01-01T03:00:00.000Z \(overlap\)$/m)
+  expect(told).toMatch(/^error +unknown_machine: nobody has it$/m)
+  expect((await holdfast(['schedules'], { env: system.env })).stdout).toMatch(/paused.*unknown_machine/)
   expect((await json('schedules', 'delete', 'nightly')).code).toBe(0)
   expect(await json('schedules', 'get', 'nightly')).toMatchObject(unknownToApi)
   expect(await json('schedules', 'put', 'x', '--cron', 'whenever', '--machine', 'checkout')).toMatchObject({ code: 1 })

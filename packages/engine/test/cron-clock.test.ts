@@ -37,6 +37,11 @@ describe('the clock is set forward: on 29 March 2026 the hour from 2 to 3 does n
 describe('the clock is set back: on 25 October 2026 the hour from 2 to 3 comes twice in Berlin', () => {
   test('a time of the day in it comes once, the first time', () => {
     expect(ticks('30 2 * * *', BERLIN, '2026-10-24T12:00:00Z', 2)).toEqual(['2026-10-25T00:30:00Z', '2026-10-26T01:30:00Z'])
+    expect(ticks('0,30 2 * * *', BERLIN, '2026-10-24T12:00:00Z', 3)).toEqual([
+      '2026-10-25T00:00:00Z',
+      '2026-10-25T00:30:00Z',
+      '2026-10-26T01:00:00Z',
+    ])
     expect(ticks('0 2,14 * * *', BERLIN, '2026-10-24T20:00:00Z', 2)).toEqual(['2026-10-25T00:00:00Z', '2026-10-25T13:00:00Z'])
   })
   test('a rhythm beats through both', () => {
@@ -45,6 +50,10 @@ describe('the clock is set back: on 25 October 2026 the hour from 2 to 3 comes t
         new Date(Date.UTC(2026, 9, 25, 0, minutes)).toISOString().replace('.000Z', 'Z'),
       ),
     )
+    expect(ticks('*/15 2 * * *', BERLIN, '2026-10-24T12:00:00Z', 9)).toEqual([
+      ...[0, 15, 30, 45, 60, 75, 90, 105].map((minutes) => new Date(Date.UTC(2026, 9, 25, 0, minutes)).toISOString().replace('.000Z', 'Z')),
+      '2026-10-26T01:00:00Z',
+    ])
     expect(ticks('0 * * * *', BERLIN, '2026-10-24T23:30:00Z', 3)).toEqual([
       '2026-10-25T00:00:00Z',
       '2026-10-25T01:00:00Z',
@@ -87,6 +96,10 @@ test('five fields, six with seconds, and nicknames', () => {
   expect(ticks('@Daily', 'UTC', '2026-01-01T12:00:00Z', 1)).toEqual(['2026-01-02T00:00:00Z'])
   expect(ticks('0 0 1 * 1', 'UTC', '2026-01-01T12:00:00Z', 2)).toEqual(['2026-01-05T00:00:00Z', '2026-01-12T00:00:00Z']) // either of the two days, as in crontab
   expect(ticks('0 9 L * *', 'UTC', '2026-02-01T00:00:00Z', 1)).toEqual(['2026-02-28T09:00:00Z'])
+  expect(ticks('0 9 15W * *', 'UTC', '2026-08-01T00:00:00Z', 1)).toEqual(['2026-08-14T09:00:00Z']) // the 15th is a Saturday
+  expect(ticks('0 9 * * 5#2', 'UTC', '2026-08-01T00:00:00Z', 1)).toEqual(['2026-08-14T09:00:00Z'])
+  expect(ticks('0 9 * * 5L', 'UTC', '2026-08-01T00:00:00Z', 1)).toEqual(['2026-08-28T09:00:00Z'])
+  expect(ticks('0 8-18/2 * * *', 'UTC', '2026-08-01T09:00:00Z', 2)).toEqual(['2026-08-01T10:00:00Z', '2026-08-01T12:00:00Z'])
   expect(new CronClock('0 0 30 2 *', 'UTC').after(at('2026-01-01T00:00:00Z'))).toBe(undefined)
 })
 

@@ -1,22 +1,10 @@
-import type { JsonValue } from '@holdfast/contracts'
+import { CatchUps, Overlaps, type Schedule } from '@holdfast/contracts'
 import type { Command } from 'commander'
 import { fields, table } from '../answer.ts'
 import { pathOf } from '../api.ts'
 import { readJson } from '../argument.ts'
 import { addCommand, addGroup, choice, type Context, type Host } from '../command.ts'
 import type { GlobalOptions } from '../session.ts'
-
-interface Schedule {
-  readonly name: string
-  readonly cron: string
-  readonly timezone?: string | null
-  readonly machine: string
-  readonly input?: JsonValue
-  readonly catch_up?: string
-  readonly overlap?: string | boolean
-  readonly next_at?: string | null
-  readonly last_at?: string | null
-}
 
 interface PutOptions {
   readonly cron: string
@@ -25,6 +13,7 @@ interface PutOptions {
   readonly input?: string
   readonly catchUp?: string
   readonly overlap?: string
+  readonly paused?: true
 }
 
 export function addSchedules(program: Command, host: Host): void {
@@ -57,8 +46,9 @@ export function addSchedules(program: Command, host: Host): void {
         .requiredOption('--machine <name>', 'machine or job that is enqueued')
         .option('--timezone <zone>', 'whose clock that is; default UTC')
         .option('--input <json>', 'state or input of each: JSON, @file, or - for the standard input; default {}')
-        .addOption(choice('--catch-up <how>', 'times that passed while nothing ran', ['none', 'one', 'all']))
-        .option('--overlap <how>', 'what to do while the one before is still live'),
+        .addOption(choice('--catch-up <how>', 'times that passed while nothing ran', CatchUps))
+        .addOption(choice('--overlap <how>', 'a time that comes while the run before is live', Overlaps))
+        .option('--paused', 'no times until it is put again without'),
     run: async ({ session }, options, [name]) => {
       const body = {
         cron: options.cron,
@@ -67,6 +57,7 @@ export function addSchedules(program: Command, host: Host): void {
         ...(options.input === undefined ? {} : { input: readJson(options.input, '--input') }),
         ...(options.catchUp === undefined ? {} : { catch_up: options.catchUp }),
         ...(options.overlap === undefined ? {} : { overlap: options.overlap }),
+        ...(options.paused === undefined ? {} : { paused: options.paused }),
       }
       return scheduleAnswer(await session.api(options).put<Schedule>(pathOf`/v1/schedules/${String(name)}`, body))
     },
@@ -84,13 +75,39 @@ export function addSchedules(program: Command, host: Host): void {
 }
 
 const scheduleAnswer = (schedule: Schedule) => {
-  const { name, cron, timezone, machine, input, catch_up: catchUp, overlap, next_at: next, last_at: last } = schedule
-  return { document: schedule, text: fields({ name, cron, timezone, machine, input, 'catch up': catchUp, overlap, next, last }) }
+  const { name, cron, timezone, machine, input, catch_up: catchUp, overlap, last_instance_id: instance } = schedule
+  return {
+    document: schedule,
+    text: fields({
+      name,
+      cron,
+      timezone,
+      machine,
+      input,
+      'catch up': catchUp,
+      overlap,
+      next: nextOf(schedule),
+      last: schedule.last_at,
+      instance,
+      skipped: schedule.last_skipped && `${schedule.last_skipped.at} (${schedule.last_skipped.reason})`,
+      error: schedule.last_error && `${schedule.last_error.code}: ${schedule.last_error.message}`,
+    }),
+  }
 }
+
+const nextOf = ({ paused, next_at: next }: Schedule): string | null => (paused ? 'paused' : next)
 
 const scheduleTable = (schedules: readonly Schedule[]): string =>
   table(
-    ['schedule', 'cron', 'time zone', 'machine', 'next', 'last'],
-    schedules.map((schedule) => [schedule.name, schedule.cron, schedule.timezone, schedule.machine, schedule.next_at, schedule.last_at]),
+    ['schedule', 'cron', 'time zone', 'machine', 'next', 'last', 'error'],
+    schedules.map((schedule) => [
+      schedule.name,
+      schedule.cron,
+      schedule.timezone,
+      schedule.machine,
+      nextOf(schedule),
+      schedule.last_at,
+      schedule.last_error?.code,
+    ]),
     'no schedule is set',
   )
