@@ -5,8 +5,8 @@ import { type Edge, edgeProblem, homeOf, homeOfPackage, NEST_RANK, rankOf } from
 import { isTask, root as repository } from './run.ts'
 import { factsOf } from './source-facts.ts'
 
-/** The migrator and the test kit speak SQL; tools and tests do as well, and are not looked at for it. */
-const SQL_AT_HOME = new Set(['packages/queries', 'packages/invariants', 'packages/schema', 'packages/testbed'])
+/** The migrator and the test kits speak SQL; tools and tests do as well, and are not looked at for it. */
+const SQL_AT_HOME = new Set(['packages/queries', 'packages/invariants', 'packages/schema', 'packages/testbed', 'packages/testing'])
 const SAYS_NOTHING = new Set(['util', 'utils', 'helper', 'helpers', 'common', 'misc', 'shared', 'manager', 'managers'])
 const TOPS = ['packages', 'apps', 'examples', 'tests', 'tools', 'infra', 'migrations', 'docs']
 const NOT_OURS = new Set(['node_modules', 'dist', 'out', 'coverage', '.turbo'])

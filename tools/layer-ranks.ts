@@ -10,9 +10,9 @@ const RANKS: Readonly<Record<string, number>> = {
   ledger: 4,
   client: 4,
   host: 5,
+  /** What users test their machines with, the examples too; our own packages use the testbed below. */
+  testing: 5,
   cli: 6,
-  /** What users test their machines with; our own packages use the testbed below. */
-  testing: 6,
 }
 const APP_RANK = 6
 /** Below everything that depends on it for tests, or the packages would form a ring. It never runs in production. */

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { Kysely, PostgresDialect } from 'kysely'
+import { type Driver, Kysely, PostgresDialect } from 'kysely'
 import pg from 'pg'
 import type { DB } from './database.ts'
 
@@ -27,6 +27,8 @@ export interface ConnectOptions {
 export interface PoolOptions extends ConnectOptions {
   /** Called with each text as it is sent, BEGIN and COMMIT included. For counting in tests; costs nothing where it is absent. */
   readonly onStatement?: (text: string) => void
+  /** Stands between Kysely and its driver, on every connection of the pool: for tests that lose a connection on purpose. */
+  readonly wrapDriver?: (driver: Driver) => Driver
 }
 
 /**
@@ -133,7 +135,7 @@ const pools = new WeakMap<object, pg.Pool>()
 
 /** A pool of connections behind Kysely's `pg` dialect; opens none before the first statement. `destroy()` closes them. */
 export function connect(options: PoolOptions): Db {
-  const { max = 10, onIdleError = warn, onStatement } = options
+  const { max = 10, onIdleError = warn, onStatement, wrapDriver } = options
   const Base = clientClass(options)
   const pool = new pg.Pool({ ...clientConfig(options), max, Client: onStatement === undefined ? Base : observed(Base, onStatement) })
   // Without a listener an idle connection that dies ends the process. `end()` does not wait until its connections are closed, so one that the
@@ -148,7 +150,17 @@ export function connect(options: PoolOptions): Db {
   pool.on('release', (_error, client) => {
     if ((client as unknown as Client).closing) void client.end().catch(() => undefined) // it is closed already
   })
-  const db = new Kysely<DB>({ dialect: new PostgresDialect({ pool }) })
+  const postgres = new PostgresDialect({ pool })
+  const dialect =
+    wrapDriver === undefined
+      ? postgres
+      : {
+          createDriver: () => wrapDriver(postgres.createDriver()),
+          createAdapter: () => postgres.createAdapter(),
+          createQueryCompiler: () => postgres.createQueryCompiler(),
+          createIntrospector: (db: Kysely<unknown>) => postgres.createIntrospector(db),
+        }
+  const db = new Kysely<DB>({ dialect })
   pools.set(db, pool)
   return db
 }
