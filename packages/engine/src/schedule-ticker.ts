@@ -24,6 +24,8 @@ export interface ScheduleTickerOptions {
   readonly db: Executor
   readonly hints: Hints
   readonly logger: Logger
+  /** How far its calendar is ahead of the database's clock; see the scheduler's option. */
+  readonly calendarAheadMs?: () => number
 }
 
 /** Schedules looked at in one pass. */
@@ -71,7 +73,8 @@ export class ScheduleTicker {
     if (clock === undefined || due.length === 0) return { count: 0, nextInMs: clock?.next_in_ms ?? null }
 
     const failures: ScheduleFailure[] = []
-    const firings = await this.#compute(due, clock.now, failures)
+    const now = new Date(clock.now.getTime() + (this.#options.calendarAheadMs?.() ?? 0))
+    const firings = await this.#compute(due, now, failures)
     const fired = await this.#fire(firings, failures)
     for (const queue of new Set(fired.flatMap((row) => row.queue ?? []))) this.#options.hints.send(Channels.runnable, queue)
     for (const row of fired) if (row.unknown_machine) failures.push(unknownMachine(row, due))

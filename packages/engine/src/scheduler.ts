@@ -57,6 +57,8 @@ export interface SchedulerOptions {
   readonly listen?: boolean
   /** How long a stop waits for steps before it aborts their signal, and again before it hands their claims back. Default 10 s each. */
   readonly drainMs?: number
+  /** How far the calendar that cron schedules go by is ahead of the database's clock: for tests that let time pass. Default: not at all. */
+  readonly calendarAheadMs?: () => number
 }
 
 const DEFAULT_CONCURRENCY = 100
@@ -145,7 +147,12 @@ export class Scheduler {
     this.#workers = workers
     this.#throttled = new DueTimer({ name: 'throttled', floorMs: DUE_FLOOR_MS, logger, run: () => this.#promoteThrottled() })
     const wakeThere = { send: (_channel: string, queue: string) => this.#wake(queue) }
-    this.#ticker = new ScheduleTicker({ db: options.db, hints: wakeThere, logger })
+    this.#ticker = new ScheduleTicker({
+      db: options.db,
+      hints: wakeThere,
+      logger,
+      ...(options.calendarAheadMs === undefined ? {} : { calendarAheadMs: options.calendarAheadMs }),
+    })
     this.#due = new DueTimer({ name: 'scheduled', floorMs: DUE_FLOOR_MS, logger, run: () => this.#promote() })
     this.#listener =
       options.listen === false

@@ -3,14 +3,14 @@ import type { Db } from '@holdfast/schema'
 import { type Crash, CrashPlan, type CrashPoint } from './crash.ts'
 import type { Processes } from './processes.ts'
 import { machineName, type OutcomeCounts, StepRecord } from './step-record.ts'
-import { letPass, lookAhead, type Outlook } from './time-travel.ts'
+import { alignTicks, letPass, lookAhead, type Outlook } from './time-travel.ts'
 
 export interface DrainOptions {
   /**
-   * Absent: no time passes, and what waits for a time stays where it is. A duration: as much time passes, no more and no less, and whatever comes due in it happens at its
-   * time. `true`: time passes until nothing waits for it any more.
+   * Absent: no time passes, and what waits for a time stays where it is. A duration, or a Date until which: as much time passes, no more and no less, and whatever comes
+   * due in it happens at its time. `true`: time passes until no instance waits for it any more; cron schedules, which never end, tick as far as that takes.
    */
-  readonly travel?: true | Duration
+  readonly travel?: true | Duration | Date
   /** Steps after which the drain gives up, because a machine seems to go round in a circle. Default 1,000. */
   readonly maxSteps?: number
   /** Only work in these queues is done. Default: all. */
@@ -44,6 +44,8 @@ interface DrainedEngine {
   readonly db: Db
   readonly processes: Processes
   readonly flush: 'staged' | 'direct'
+  /** How far the drains before have gone. */
+  readonly travelledMs: number
 }
 
 /** One call of `drain()`. */
@@ -54,9 +56,9 @@ export class Drain {
   readonly #crash: Crash | undefined
   readonly #plan: CrashPlan
   readonly #maxSteps: number
-  /** Microseconds that may pass; infinity for `travel: true`. */
-  readonly #horizonUs: number
-  #travelledUs = 0
+  /** Milliseconds that may pass; infinity for `travel: true`. */
+  readonly #horizonMs: number
+  #travelledMs = 0
 
   constructor(engine: DrainedEngine, options: DrainOptions) {
     this.#engine = engine
@@ -65,33 +67,37 @@ export class Drain {
     if (!Number.isInteger(maxSteps) || maxSteps < 1) throw new TypeError(`maxSteps is a whole number of at least 1, not ${maxSteps}`)
     if (!Number.isInteger(times) || times < 1) throw new TypeError(`times is a whole number of at least 1, not ${times}`)
     this.#maxSteps = maxSteps
-    this.#horizonUs = travel === undefined ? 0 : travel === true ? Number.POSITIVE_INFINITY : durationMs(travel) * 1_000
+    this.#horizonMs =
+      travel === true ? Number.POSITIVE_INFINITY : travel instanceof Date ? until(travel, engine.travelledMs) : durationMs(travel ?? 0)
     const crash = (this.#crash = typeof crashAt === 'string' ? { at: crashAt } : crashAt)
     if (crash?.at === 'after-stage' && engine.flush === 'direct')
       throw new TypeError("nothing is staged with flush: 'direct', so there is no after-stage; take before-flush or after-flush")
     this.#plan = new CrashPlan(crash ?? { at: 'after-claim' }, crash === undefined ? 0 : times, this.#record)
   }
 
-  get travelledUs(): number {
-    return this.#travelledUs
+  /** So far. */
+  get travelledMs(): number {
+    return this.#travelledMs
   }
 
   async run(): Promise<Drained> {
-    this.#engine.processes.watch(this.#record, this.#plan)
+    const { db, processes, travelledMs } = this.#engine
+    processes.watch(this.#record, this.#plan, () => travelledMs + this.#travelledMs)
+    await alignTicks(db, travelledMs)
     for (let futile = 0; ; ) {
       const moved = await this.#settle()
       futile = moved ? 0 : futile + 1
-      const jumpUs = this.#jump(await this.#lookAhead())
-      if (jumpUs === undefined || futile > FUTILE_JUMPS) break
-      await this.#letPass(jumpUs)
+      const jumpMs = this.#jump(await this.#lookAhead())
+      if (jumpMs === undefined || futile > FUTILE_JUMPS) break
+      await this.#letPass(jumpMs)
     }
-    if (Number.isFinite(this.#horizonUs)) await this.#letPass(this.#horizonUs - this.#travelledUs)
+    if (Number.isFinite(this.#horizonMs)) await this.#letPass(this.#horizonMs - this.#travelledMs)
     if (this.#plan.outstanding) throw new Error(this.#neverCrashed())
     return {
       steps: this.#record.steps,
       outcomes: this.#record.outcomes,
       crashes: this.#plan.happened,
-      travelledMs: Math.round(this.#travelledUs / 1_000),
+      travelledMs: this.#travelledMs,
     }
   }
 
@@ -107,16 +113,19 @@ export class Drain {
   }
 
   /** What the timers of the processes would do if each went off once, and then the work, until there is none. Answers whether anything came of it. */
-  async #pass({ queues, cascading }: Outlook): Promise<boolean> {
-    const { reaper } = this.#engine.processes
-    let moved = cascading
-    moved = (await reaper.promote()).count > 0 || moved
+  async #pass({ queues, tickMs }: Outlook): Promise<boolean> {
+    const { db, processes } = this.#engine
+    const { reaper } = processes
+    let moved = (await reaper.promote()).count > 0
     moved = (await reaper.promoteThrottled()).count > 0 || moved
     moved = (await reaper.fireDeadlines()).count > 0 || moved
-    moved = (await reaper.reap()) > 0 || moved
-    moved = (await reaper.cancellations()) > 0 || moved
+    moved = (await reaper.claims()) > 0 || moved
     await reaper.waiters() // answers the keys it has looked at; whom it woke runs now
     const wanted = this.#options.queues === undefined ? queues : queues.filter((queue) => this.#options.queues?.includes(queue))
+    if (tickMs === 0) {
+      moved = (await processes.tick(wanted)) > 0 || moved
+      await alignTicks(db, this.#engine.travelledMs + this.#travelledMs)
+    }
     while (await this.#work(wanted)) moved = true
     return moved
   }
@@ -131,15 +140,17 @@ export class Drain {
   }
 
   /** How far to jump; undefined: no further. */
-  #jump({ nextUs, abandonedUs }: Outlook): number | undefined {
-    if (nextUs === null) return undefined
-    const leftUs = Math.max(this.#horizonUs - this.#travelledUs, this.#plan.happened > 0 ? (abandonedUs ?? 0) : 0)
-    return nextUs > leftUs || leftUs === 0 ? undefined : nextUs
+  #jump({ nextMs, tickMs, abandonedMs }: Outlook): number | undefined {
+    // A schedule never ends, so with an open horizon its ticks only come in as far as something else lets time pass.
+    if (nextMs === null && !Number.isFinite(this.#horizonMs)) return undefined
+    const jumpMs = Math.min(nextMs ?? Number.POSITIVE_INFINITY, tickMs ?? Number.POSITIVE_INFINITY)
+    const leftMs = Math.max(this.#horizonMs - this.#travelledMs, this.#plan.happened > 0 ? (abandonedMs ?? 0) : 0)
+    return jumpMs > leftMs || leftMs === 0 ? undefined : jumpMs
   }
 
-  async #letPass(us: number): Promise<void> {
-    await letPass(this.#engine.db, us)
-    this.#travelledUs += Math.max(0, us)
+  async #letPass(ms: number): Promise<void> {
+    await letPass(this.#engine.db, ms)
+    this.#travelledMs += Math.max(0, ms)
   }
 
   #lookAhead(): Promise<Outlook> {
@@ -171,4 +182,10 @@ export class Drain {
       ? `drain() did not crash: nothing came to ${at}${aim}; ${steps}. Is the instance enqueued, due, and at that step?`
       : `drain() crashed ${happened} times at ${at}${aim} and should have ${this.#options.times ?? 1} times; nothing came there again. ${steps}.`
   }
+}
+
+function until(date: Date, travelledMs: number): number {
+  const ms = date.getTime() - (Date.now() + travelledMs)
+  if (Number.isNaN(ms) || ms < 0) throw new TypeError(`time goes forward only: ${String(date)} is not ahead of now()`)
+  return ms
 }

@@ -36,6 +36,7 @@ export class Processes {
   readonly reaper: Reaper
   #plan: CrashPlan | undefined
   #record: StepRecord | undefined
+  #aheadMs = (): number => 0
   #scheduler: Living<Scheduler> | undefined
   #flusher: Living<Flusher> | undefined
   #queues = ''
@@ -48,21 +49,22 @@ export class Processes {
     this.reaper = new Reaper({ db: control, connection: { connectionString: url }, hints: NO_HINTS, logger, listen: false })
   }
 
-  /** From here on the steps are noted in `record`, and `plan` decides who dies. */
-  watch(record: StepRecord, plan: CrashPlan): void {
+  /** From here on the steps are noted in `record`, `plan` decides who dies, and cron schedules go by a calendar that is so far ahead. */
+  watch(record: StepRecord, plan: CrashPlan, aheadMs: () => number): void {
     this.#record = record
     this.#plan = plan
+    this.#aheadMs = aheadMs
   }
 
   /** Claims and runs what is runnable in these queues, once; answers how many steps ran, or `crashed`. */
   async runSteps(queues: readonly string[]): Promise<number | 'crashed'> {
-    const key = queues.join('\n')
-    if (this.#scheduler === undefined || this.#queues !== key) {
-      await this.#retire()
-      this.#scheduler = this.#makeScheduler(queues)
-      this.#queues = key
-    }
-    return this.#untilDeath(this.#scheduler, this.#scheduler.role.runOnce())
+    const scheduler = await this.#schedulerFor(queues)
+    return this.#untilDeath(scheduler, scheduler.role.runOnce())
+  }
+
+  /** Fires the ticks of cron schedules that are due; answers how many schedules it has moved on. */
+  async tick(queues: readonly string[]): Promise<number> {
+    return (await this.#schedulerFor(queues)).role.tickOnce()
   }
 
   /** Applies what is staged, a batch of it; answers how many outcomes, or `crashed`. */
@@ -76,6 +78,14 @@ export class Processes {
     await this.#retire()
     await this.#flusher?.db.destroy()
     this.#flusher = undefined
+  }
+
+  async #schedulerFor(queues: readonly string[]): Promise<Living<Scheduler>> {
+    const key = queues.join('\n')
+    if (this.#scheduler !== undefined && this.#queues === key) return this.#scheduler
+    await this.#retire()
+    this.#queues = key
+    return (this.#scheduler = this.#makeScheduler(queues))
   }
 
   #makeScheduler(queues: readonly string[]): Living<Scheduler> {
@@ -97,6 +107,7 @@ export class Processes {
       logger,
       flush,
       listen: false,
+      calendarAheadMs: () => this.#aheadMs(),
     })
     return { name, db, mortal, role }
   }

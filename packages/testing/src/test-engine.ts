@@ -1,6 +1,6 @@
 import { AssertionError } from 'node:assert'
 import { isDeepStrictEqual } from 'node:util'
-import { type Enqueue, type EnqueueOptions, type SignalOptions, TransactionalClient } from '@holdfast/client'
+import { type Enqueue, type EnqueueOptions, type ScheduleDefinition, type SignalOptions, TransactionalClient } from '@holdfast/client'
 import {
   type Duration,
   durationMs,
@@ -11,23 +11,28 @@ import {
   type ResultOf,
   type SignalsOf,
   type StateOf,
+  storableJson,
 } from '@holdfast/contracts'
-import type { Logger, Machine } from '@holdfast/engine'
+import { CronClock, type Logger, type Machine } from '@holdfast/engine'
 import {
   cancelInstances,
   declareMachines,
+  deleteSchedule,
   endInstances,
   findProject,
   getHistory,
   getInstances,
+  getSchedule,
   type InboxRow,
   type InstanceRow,
   listInstances,
   loadInbox,
   putGate,
   putRateLimit,
+  putSchedule,
   releaseRateLine,
   retryInstances,
+  type ScheduleRow,
   setQueuePaused,
   type TransitionRow,
 } from '@holdfast/queries'
@@ -154,7 +159,7 @@ export class TestEngine implements AsyncDisposable {
   readonly #machines: ReadonlySet<string>
   readonly #processes: Processes
   readonly #client = new TransactionalClient({ project: PROJECT })
-  #travelledUs = 0
+  #travelledMs = 0
   #busy: string | undefined
   #closing: Promise<void> | undefined
 
@@ -227,6 +232,49 @@ export class TestEngine implements AsyncDisposable {
     await putGate(this.#db, { projectId: this.#projectId, name, capacity })
   }
 
+  /**
+   * Defines or replaces a cron schedule, as PUT /v1/schedules/NAME does; its next tick is the first one after {@link now}. Answers the schedule, and throws InvalidCronError
+   * for a cron text or time zone that means nothing.
+   */
+  async putSchedule<Machine extends MachineRef>(name: string, definition: ScheduleDefinition<Machine>): Promise<ScheduleRow> {
+    const {
+      cron,
+      timezone = 'UTC',
+      machine,
+      input = {},
+      queue,
+      priority = 0,
+      concurrencyKey,
+      catchUp = 'none',
+      overlap = 'allow',
+      paused,
+    } = definition
+    const version = definition.version ?? (typeof machine === 'string' ? undefined : machine.version)
+    this.#requireKnown(machine, version)
+    const nextAt = new CronClock(cron, timezone).after(this.now())
+    if (nextAt === undefined) throw new TypeError(`cron: ${JSON.stringify(cron)} never comes`)
+    const [row] = await putSchedule(this.#db, {
+      projectId: this.#projectId,
+      name,
+      cron,
+      timezone,
+      machine: machineName(machine),
+      version,
+      input: storableJson(input, 'the input'),
+      queue,
+      priority,
+      concurrencyKey,
+      catchUp,
+      overlap,
+      nextAt: paused === true ? undefined : nextAt,
+    })
+    if (row === undefined) throw new Error('a schedule was not stored')
+    return row
+  }
+  async deleteSchedule(name: string): Promise<void> {
+    await deleteSchedule(this.#db, { projectId: this.#projectId, name })
+  }
+
   async pauseQueue(queue: string): Promise<void> {
     await setQueuePaused(this.#db, { queue, paused: true })
   }
@@ -244,11 +292,11 @@ export class TestEngine implements AsyncDisposable {
    */
   async drain(options: DrainOptions = {}): Promise<Drained> {
     return this.#alone('drain()', async () => {
-      const drain = new Drain({ db: this.#db, processes: this.#processes, flush: this.#flush }, options)
+      const drain = new Drain({ db: this.#db, processes: this.#processes, flush: this.#flush, travelledMs: this.#travelledMs }, options)
       try {
         return await drain.run()
       } finally {
-        this.#travelledUs += drain.travelledUs
+        this.#travelledMs += drain.travelledMs
       }
     })
   }
@@ -256,15 +304,20 @@ export class TestEngine implements AsyncDisposable {
   /** Lets time pass and does nothing else: what has become due meanwhile happens at the next drain. */
   async advance(duration: Duration): Promise<void> {
     await this.#alone('advance()', async () => {
-      const us = durationMs(duration) * 1_000
-      await letPass(this.#db, us)
-      this.#travelledUs += us
+      const ms = durationMs(duration)
+      await letPass(this.#db, ms)
+      this.#travelledMs += ms
     })
   }
 
   /** How much time has been made to pass since the engine was made. The clocks do not know of it: see docs/testing.md for steps that read them. */
   get travelledMs(): number {
-    return Math.round(this.#travelledUs / 1_000)
+    return this.#travelledMs
+  }
+
+  /** What the calendar shows after all that time: the present of the test's cron schedules. */
+  now(): Date {
+    return new Date(Date.now() + this.#travelledMs)
   }
 
   // What a test looks at ------------------------------------------------------------------------------------------------------------
@@ -308,6 +361,13 @@ export class TestEngine implements AsyncDisposable {
   async history(target: Named): Promise<TransitionRow[]> {
     const { id } = await this.instance(target)
     return getHistory(this.#db, { id, limit: HISTORY })
+  }
+
+  /** A cron schedule with its next and last ticks, which are instants of {@link now}'s calendar. Throws when there is none. */
+  async schedule(name: string): Promise<ScheduleRow> {
+    const [row] = await getSchedule(this.#db, { projectId: this.#projectId, name })
+    if (row === undefined) throw new AssertionError({ message: `there is no schedule ${name}` })
+    return row
   }
 
   /** Signals that have arrived and that no step has moved on from, oldest first. */
@@ -414,7 +474,7 @@ export class TestEngine implements AsyncDisposable {
       getHistory(this.#db, { id: row.id, limit: HISTORY }),
     ])
     const [clock] = rows
-    const travelled = this.#travelledUs === 0 ? '' : ` (${durationText(this.travelledMs)} have passed by time travel)`
+    const travelled = this.#travelledMs === 0 ? '' : ` (${durationText(this.travelledMs)} have passed by time travel)`
     const report = reportOf({ row, inbox, history, known: this.#machines, now: clock?.now ?? new Date() })
     throw new AssertionError({
       message: `instance ${row.id} of ${row.machine} version ${row.version} ${what}${travelled}\n${report}`,

@@ -20,12 +20,17 @@ export const movedColumns: Readonly<Record<string, readonly string[]>> = Object.
   rate_bucket: ['refilled_at'],
   gate_slot: ['changed_at'],
   cascade: ['requested_at'],
+  // Compared with the times of those that wait for the limit.
+  limit_policy: ['created_at', 'updated_at'],
+  schedule: ['due_at', 'last_error_at'],
+  schedule_run: ['fired_at'],
 })
 
 /** Left where they are, each with the reason. */
 export const fixedColumns: Readonly<Record<string, string>> = Object.freeze({
   'schema_migration.applied_at': 'of the database, not of what a test has made in it',
   'project.created_at': 'of the deployment: nothing depends on its age',
+  'project_role.created_at': 'of the deployment: nothing depends on its age',
   'project.suspended_at': 'a switch that was thrown: nothing depends on how long ago',
   'api_token.created_at': 'of the deployment: nothing depends on its age',
   'api_token.revoked_at': 'a switch that was thrown: nothing depends on how long ago',
@@ -35,6 +40,11 @@ export const fixedColumns: Readonly<Record<string, string>> = Object.freeze({
   'queue.updated_at': 'of the deployment: nothing depends on its age',
   'process.started_at': 'of real processes, which live by the real clock; a test engine registers none',
   'process.heartbeat_at': 'of real processes, which live by the real clock; a test engine registers none',
-  'limit_policy.created_at': 'of the deployment: nothing depends on its age',
-  'limit_policy.updated_at': 'of the deployment: nothing depends on its age',
+  'schedule.next_at': 'an instant of the calendar: the drain sets its calendar forward instead',
+  'schedule.last_at': 'an instant of the calendar: the drain sets its calendar forward instead',
+  'schedule.skipped_at': 'an instant of the calendar: the drain sets its calendar forward instead',
+  'schedule_run.tick_at': 'an instant of the calendar: the drain sets its calendar forward instead',
+  'schedule.paused_at': 'a switch that was thrown: nothing depends on how long ago',
+  'schedule.created_at': 'of the deployment: nothing depends on its age',
+  'schedule.updated_at': 'of the deployment: nothing depends on its age',
 })

@@ -5,25 +5,26 @@ import { movedColumns } from './time-columns.ts'
 /** How long a cancelled instance whose worker has crashed is waited for; the reaper's default, which a test engine does not change. */
 const CANCEL_GRACE_MS = 30_000
 
+/** Whole milliseconds, so that sums of them are exact; never negative. */
 export interface Outlook {
-  /** Microseconds until the first thing happens by the passing of time alone; null: nothing will. Never negative. */
-  readonly nextUs: number | null
-  /** Microseconds until every claim that its worker has left behind is over; null: there is none. */
-  readonly abandonedUs: number | null
+  /** Until the first thing happens to an instance by the passing of time alone; null: nothing will. */
+  readonly nextMs: number | null
+  /** Until the next tick of a cron schedule; null: there is none. */
+  readonly tickMs: number | null
+  /** Until every claim that its worker has left behind is over; null: there is none. */
+  readonly abandonedMs: number | null
   /** Where live instances are. */
   readonly queues: readonly string[]
-  /** Cancelled parents whose children are still to be cancelled. */
-  readonly cascading: boolean
   readonly throttled: boolean
 }
 
 /** What is ahead of a test's instances. Reads every live one. */
 export async function lookAhead(db: Db): Promise<Outlook> {
   const { rows } = await sql<{
-    next_us: string | null
-    abandoned_us: string | null
+    next_ms: number | null
+    tick_ms: number | null
+    abandoned_ms: number | null
     queues: string[] | null
-    cascading: boolean
     throttled: boolean | null
   }>`
 WITH ahead AS (
@@ -38,33 +39,44 @@ WITH ahead AS (
     CASE status WHEN 'executing' THEN lease_expires_at END AS over_at
   FROM holdfast.instance WHERE status NOT IN ('done', 'failed', 'cancelled')
 )
-SELECT greatest(ceil(extract(epoch FROM min(at) - now()) * 1000000), 0)::bigint AS next_us,
-  greatest(ceil(extract(epoch FROM max(over_at) - now()) * 1000000), 0)::bigint AS abandoned_us,
+SELECT ceil(extract(epoch FROM min(at) - now()) * 1000)::float8 AS next_ms,
+  ceil(extract(epoch FROM max(over_at) - now()) * 1000)::float8 AS abandoned_ms,
+  (SELECT ceil(extract(epoch FROM min(due_at) - now()) * 1000)::float8 FROM holdfast.schedule) AS tick_ms,
   array_agg(DISTINCT queue) AS queues,
-  bool_or(status = 'throttled') AS throttled,
-  EXISTS (SELECT FROM holdfast.cascade) AS cascading
+  bool_or(status = 'throttled') AS throttled
 FROM ahead`.execute(db)
   const [row] = rows
   if (row === undefined) throw new Error('an aggregate answered no row')
   return {
-    nextUs: row.next_us === null ? null : Number(row.next_us),
-    abandonedUs: row.abandoned_us === null ? null : Number(row.abandoned_us),
+    nextMs: ahead(row.next_ms),
+    tickMs: ahead(row.tick_ms),
+    abandonedMs: ahead(row.abandoned_ms),
     queues: row.queues ?? [],
-    cascading: row.cascading,
     throttled: row.throttled === true,
   }
 }
+
+const ahead = (ms: number | null): number | null => (ms === null ? null : Math.max(0, ms))
 
 /**
  * Lets so much time pass: everything that the database knows of a time becomes that much older, in one transaction. The clocks of the database and of this process go
  * on as they are, so whatever is written from now on is later than all of it.
  */
-export async function letPass(db: Db, us: number): Promise<void> {
-  if (us <= 0) return
+export async function letPass(db: Db, ms: number): Promise<void> {
+  if (ms <= 0) return
   await db.transaction().execute(async (trx) => {
     for (const [table, columns] of Object.entries(movedColumns)) {
-      const changes = columns.map((column) => sql`${sql.ref(column)} = ${sql.ref(column)} - ${us}::bigint * interval '1 microsecond'`)
+      const changes = columns.map((column) => sql`${sql.ref(column)} = ${sql.ref(column)} - ${ms}::bigint * interval '1 millisecond'`)
       await sql`UPDATE holdfast.${sql.ref(table)} SET ${sql.join(changes)}`.execute(trx)
     }
   })
+}
+
+/**
+ * Ticks are instants of a calendar that is `aheadMs` ahead of the clock; when a scheduler looks at one is a matter of the clock. Whoever writes a schedule
+ * knows nothing of that, so it is set right before it is looked at. One that has failed is looked at later, as it says.
+ */
+export async function alignTicks(db: Db, aheadMs: number): Promise<void> {
+  const dueAt = sql`next_at - ${aheadMs}::bigint * interval '1 millisecond'`
+  await sql`UPDATE holdfast.schedule SET due_at = ${dueAt} WHERE failures = 0 AND next_at IS NOT NULL AND due_at <> ${dueAt}`.execute(db)
 }
