@@ -5,6 +5,7 @@ import {
   type InstanceId,
   InstanceIdSchema,
   NotStorableError,
+  rateKeyOf,
   storableJson,
 } from '@holdfast/contracts'
 import type { InstanceRow, NewInstance } from '@holdfast/queries'
@@ -31,6 +32,9 @@ export const toWire = (row: InstanceRow): Instance => ({
   children_pending: row.children_pending,
   correlation_key: row.correlation_key,
   concurrency_key: row.concurrency_key,
+  rate_limit: row.rate_key === null ? null : { key: row.rate_key, weight: row.rate_weight },
+  throttled_until: row.throttled_until instanceof Date ? row.throttled_until.toISOString() : null,
+  cancel_requested_at: iso(row.cancel_requested_at),
   trace_id: row.traceparent?.split('-')[1] ?? null,
   inserted_at: row.inserted_at.toISOString(),
   updated_at: row.updated_at.toISOString(),
@@ -48,8 +52,17 @@ export const fromWire = (body: EnqueueRequest, traceparent: string | undefined):
   correlationKey: body.correlation_key,
   correlationScope: body.correlation_scope,
   concurrencyKey: body.concurrency_key,
+  ...rateKey(body.rate_limit),
   traceparent,
 })
+
+function rateKey(limit: EnqueueRequest['rate_limit']): Pick<NewInstance, 'rateKey' | 'rateWeight'> {
+  try {
+    return rateKeyOf(limit, limit?.weight) ?? {}
+  } catch (error) {
+    throw new HoldfastError('invalid_instance', `rate_limit: ${error instanceof Error ? error.message : String(error)}`)
+  }
+}
 
 /** PostgreSQL has no year 0 and no offset of 16 hours. */
 function instant(text: string): string {

@@ -1,4 +1,12 @@
-import { type Duration, durationMs, type EnqueueRequest, type MachineRef, type StateOf, type TerminalStatus } from '@holdfast/contracts'
+import {
+  type Duration,
+  durationMs,
+  type EnqueueRequest,
+  type MachineRef,
+  type RateLimit,
+  type StateOf,
+  type TerminalStatus,
+} from '@holdfast/contracts'
 
 export interface EnqueueOptions {
   readonly version?: number
@@ -13,8 +21,12 @@ export interface EnqueueOptions {
   readonly correlationKey?: string
   /** Terminal statuses in which the key stays occupied. Default none. */
   readonly correlationScope?: readonly TerminalStatus[]
-  /** At most one instance of the project with this key executes at a time. */
+  /** `name` or `name:partition`: as many execute at once as the gate of that name allows; without a gate, one. */
   readonly concurrencyKey?: string
+  /** A rate limit of the project, for the first step. */
+  readonly rateLimit?: RateLimit
+  /** Tokens of it that the first step takes. Default 1. */
+  readonly weight?: number
 }
 
 /** One of many. */
@@ -39,5 +51,11 @@ export function enqueueBody(machine: MachineRef | string, state: unknown, option
     ...(options.correlationKey === undefined ? {} : { correlation_key: options.correlationKey }),
     ...(options.correlationScope === undefined ? {} : { correlation_scope: [...options.correlationScope] }),
     ...(options.concurrencyKey === undefined ? {} : { concurrency_key: options.concurrencyKey }),
+    ...(options.rateLimit === undefined ? {} : { rate_limit: rateLimitBody(options.rateLimit, options.weight) }),
   }
+}
+
+function rateLimitBody(limit: RateLimit, weight: number | undefined): NonNullable<EnqueueRequest['rate_limit']> {
+  const { name, partition } = typeof limit === 'string' ? { name: limit, partition: undefined } : limit
+  return { name, ...(partition === undefined ? {} : { partition }), ...(weight === undefined ? {} : { weight }) }
 }

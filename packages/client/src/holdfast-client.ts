@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import {
+  type BulkResponse,
   type EnqueueBatchResponse,
   type EnqueueResponse,
   type History,
@@ -18,7 +19,29 @@ import {
 import { HoldfastApiError, HoldfastUnreachableError, InstanceFailedError, WaitTimeoutError } from './client-errors.ts'
 import { type Enqueue, type EnqueueOptions, enqueueBody } from './enqueue-options.ts'
 import { type HttpOptions, HttpTransport } from './http-transport.ts'
+import { LimitsClient } from './limits-client.ts'
 import { SchedulesClient } from './schedules-client.ts'
+
+/** All that is given has to match. */
+export interface BulkFilter {
+  readonly machine?: string
+  readonly status?: Instance['status']
+  readonly queue?: string
+  readonly correlationKey?: string
+  readonly parentId?: string
+}
+
+function bulkBody(filter: BulkFilter | 'all'): object {
+  if (filter === 'all') return { all: true }
+  const { correlationKey, parentId, ...rest } = filter
+  return {
+    filter: {
+      ...rest,
+      ...(correlationKey === undefined ? {} : { correlation_key: correlationKey }),
+      ...(parentId === undefined ? {} : { parent_id: parentId }),
+    },
+  }
+}
 
 export interface ListFilter {
   readonly machine?: string
@@ -54,10 +77,12 @@ export class HoldfastClient {
   readonly #http: HttpTransport
   /** Cron schedules: `put`, `get`, `list`, `delete`. */
   readonly schedules: SchedulesClient
+  readonly limits: LimitsClient
 
   constructor(options: HttpOptions) {
     this.#http = new HttpTransport(options)
     this.schedules = new SchedulesClient(this.#http)
+    this.limits = new LimitsClient(this.#http)
   }
 
   /** Inserts an instance. `created` is false when its correlation key is occupied; `id` is then the occupant's. */
@@ -103,6 +128,35 @@ export class HoldfastClient {
       body,
       repeatable: dedupKey !== undefined,
     })
+    return answer
+  }
+
+  /**
+   * Cancels a live instance and answers it: `cancelled`, or still executing with `cancel_requested_at` set, to end with its step.
+   * Throws `instance_conflict` for one that has ended.
+   */
+  cancel(id: string, options: { readonly reason?: string } = {}): Promise<Instance> {
+    return this.#act<Instance>(`/v1/instances/${encodeURIComponent(id)}/cancel`, options)
+  }
+
+  /** Lets a failed or cancelled instance go on at its step. Throws `instance_conflict` for any other. */
+  retry(id: string): Promise<Instance> {
+    return this.#act<Instance>(`/v1/instances/${encodeURIComponent(id)}/retry`, {})
+  }
+
+  /** Cancels the live instances that match, at most 1,000 in a call; call again while `more`. */
+  cancelMany(filter: BulkFilter | 'all', options: { readonly reason?: string; readonly limit?: number } = {}): Promise<BulkResponse> {
+    return this.#act<BulkResponse>('/v1/instances/cancel', { ...bulkBody(filter), ...options })
+  }
+
+  /** Retries the failed and cancelled instances that match, at most 1,000 in a call; call again while `more`. */
+  retryMany(filter: BulkFilter | 'all', options: { readonly limit?: number } = {}): Promise<BulkResponse> {
+    return this.#act<BulkResponse>('/v1/instances/retry', { ...bulkBody(filter), ...options })
+  }
+
+  /** Not repeated by itself: a second try could meet what the first has done, and say that it failed. */
+  async #act<Answer>(path: string, body: object): Promise<Answer> {
+    const { body: answer } = await this.#http.send<Answer>({ method: 'POST', path, body, repeatable: false })
     return answer
   }
 

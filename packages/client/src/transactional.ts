@@ -5,6 +5,7 @@ import {
   type InstanceId,
   type MachineRef,
   type ProjectId,
+  rateKeyOf,
   SignalRequest,
   type SignalsOf,
   type StateOf,
@@ -144,6 +145,7 @@ function newInstance<Machine extends MachineRef>({ machine, state, ...options }:
     correlationKey: body.correlation_key,
     correlationScope: body.correlation_scope,
     concurrencyKey: body.concurrency_key,
+    ...rateKeyOf(body.rate_limit, body.rate_limit?.weight),
   }
 }
 

@@ -3,6 +3,7 @@ export const Limits = Object.freeze({
   nameLength: 200,
   keyLength: 500,
   batchInstances: 10_000,
+  bulkInstances: 1_000,
   priorityMin: -32_768,
   priorityMax: 32_767,
   listLimit: 500,

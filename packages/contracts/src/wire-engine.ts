@@ -31,7 +31,19 @@ const instanceFields = {
     .max(3)
     .optional()
     .describe('Terminal statuses in which the key stays occupied; default none.'),
-  concurrency_key: key.optional().describe('At most one instance of a project with this key executes at a time.'),
+  concurrency_key: key
+    .optional()
+    .describe(
+      '`name` or `name:partition`. Where the project has a gate of that name, as many execute at once as it allows; otherwise one.',
+    ),
+  rate_limit: z
+    .strictObject({
+      name,
+      partition: name.optional().describe('The limit holds for each partition by itself.'),
+      weight: z.int().min(1).max(1_000_000_000).optional().describe('Tokens that the first step takes; default 1.'),
+    })
+    .optional()
+    .describe('A rate limit of the project, for the first step.'),
 }
 const oneOf = (a: string, b: string) => `give ${a} or ${b}, not both`
 
@@ -81,6 +93,12 @@ export const Instance = z
     children_pending: z.int(),
     correlation_key: z.string().nullable(),
     concurrency_key: z.string().nullable(),
+    rate_limit: z
+      .strictObject({ key: z.string().describe('`name` or `name:partition`.'), weight: z.int() })
+      .nullable()
+      .describe('Of the current step.'),
+    throttled_until: z.string().nullable().describe('When a rate limit will let it go; null also where a key has denied it.'),
+    cancel_requested_at: z.string().nullable().describe('It was cancelled while its step ran, and ends with that step.'),
     trace_id: z.string().nullable(),
     inserted_at: z.string(),
     updated_at: z.string(),

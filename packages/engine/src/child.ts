@@ -1,6 +1,15 @@
-import { type Duration, durationMs, Limits, type MachineRef, type StateOf, storableJson, type TerminalStatus } from '@holdfast/contracts'
+import {
+  type Duration,
+  durationMs,
+  Limits,
+  type MachineRef,
+  type RateLimit,
+  rateKeyOf,
+  type StateOf,
+  storableJson,
+  type TerminalStatus,
+} from '@holdfast/contracts'
 import type { SpawnedChild } from '@holdfast/queries'
-import { type RateLimit, rateKeyOf } from './limit.ts'
 
 export interface ChildOptions {
   readonly version?: number

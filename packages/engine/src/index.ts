@@ -4,7 +4,7 @@ export { CronClock, InvalidCronError } from './cron-clock.ts'
 export { CancelledError, LeaseLostError, ShutdownError, StepTimeoutError, TerminalError } from './errors.ts'
 export { Flusher, type FlusherOptions, type FlushResult } from './flusher.ts'
 export type { Hints } from './hints.ts'
-export type { RateLimit } from './limit.ts'
+export type { RateLimit } from '@holdfast/contracts'
 export type { Logger, StepLogger } from './logger.ts'
 export {
   type JobDefinition,

@@ -59,7 +59,7 @@ const WAITERS_EVERY_MS = 5_000
 /** Idle slots and buckets are removed after so long. */
 const IDLE_LIMITS_MS = 3_600_000
 /** How soon those are looked at who were being parked for a rate limit while it was changed. */
-const CHANGED_LIMITS_EVERY_MS = 5_000
+const CHANGED_LIMITS_EVERY_MS = 15_000
 const FIRST_KEY: Key = { projectId: '0' as ProjectId, key: '' }
 
 /**

@@ -1,11 +1,10 @@
 import type { Duration, InstanceId, JsonValue } from '@holdfast/contracts'
-import { durationMs, Limits } from '@holdfast/contracts'
+import { durationMs, Limits, type RateLimit, rateKeyOf } from '@holdfast/contracts'
 import type { Span } from '@opentelemetry/api'
 import type { Transaction } from 'kysely'
 import type { Child } from './child.ts'
 import type { Children } from './children.ts'
 import { ShutdownError } from './errors.ts'
-import { type RateLimit, rateKeyOf } from './limit.ts'
 import { InstanceLogger, type Logger, type StepLogger } from './logger.ts'
 import { makeOutcome, type Outcome } from './outcome.ts'
 

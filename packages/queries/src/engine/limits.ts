@@ -97,11 +97,18 @@ SELECT count(*)::integer AS count, array_agg(DISTINCT queue) AS queues FROM due`
   { limit: 1000 },
 )
 
-/** Keys of a gate that somebody may wait for or hold. Served by: gate_slot_pkey, by the prefix of its project. */
+/**
+ * Keys of a gate that somebody holds or waits for. Reads what waits in the project, once for each change of a gate.
+ * Served by: gate_slot_pkey and instance_line, by the prefix of its project.
+ */
 export const listGateKeys = statement<{ projectId: ProjectId; name: string }, { key: string }>(
   'engine.list_gate_keys',
   ({ projectId, name }) => sql<{ key: string }>`
-SELECT DISTINCT key FROM holdfast.gate_slot WHERE project_id = ${projectId}::bigint AND split_part(key, ':', 1) = ${name}::text`,
+SELECT key FROM holdfast.gate_slot WHERE project_id = ${projectId}::bigint AND split_part(key, ':', 1) = ${name}::text
+UNION
+SELECT concurrency_key FROM holdfast.instance
+WHERE project_id = ${projectId}::bigint AND status IN ('runnable', 'throttled') AND concurrency_key IS NOT NULL
+  AND split_part(concurrency_key, ':', 1) = ${name}::text`,
   { projectId: '1' as ProjectId, name: 'reports' },
 )
 

@@ -21,6 +21,11 @@ export interface InstanceRow {
   readonly children_pending: number
   readonly correlation_key: string | null
   readonly concurrency_key: string | null
+  readonly rate_key: string | null
+  readonly rate_weight: number
+  /** Infinity for one that waits for a rate of 0. */
+  readonly throttled_until: Date | number | null
+  readonly cancel_requested_at: Date | null
   readonly traceparent: string | null
   readonly inserted_at: Date
   readonly updated_at: Date
@@ -28,7 +33,7 @@ export interface InstanceRow {
 
 const columns = sql.raw(
   `id, machine, version, step, status, state, result, error, attempt, queue, priority, eligible_at, awaits, await_deadline, parent_id,
-  children_pending, correlation_key, concurrency_key, traceparent, inserted_at, updated_at`,
+  children_pending, correlation_key, concurrency_key, rate_key, rate_weight, throttled_until, cancel_requested_at, traceparent, inserted_at, updated_at`,
 )
 
 /** Served by: instance_pkey. */

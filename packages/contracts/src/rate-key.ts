@@ -1,7 +1,7 @@
-import { Limits } from '@holdfast/contracts'
+import { Limits } from './limits.ts'
 
 /** A rate limit of the project, by its name; with a partition, the limit holds for each of them by itself. */
-export type RateLimit = string | { readonly name: string; readonly partition?: string }
+export type RateLimit = string | { readonly name: string; readonly partition?: string | undefined }
 
 /** `name` or `name:partition`, as an instance carries it, and how many tokens. Throws a TypeError for a name or weight that cannot be. */
 export function rateKeyOf(limit: RateLimit | undefined, weight: number | undefined): { rateKey: string; rateWeight: number } | undefined {
