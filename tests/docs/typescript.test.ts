@@ -67,7 +67,10 @@ beforeAll(async () => {
   folder = mkdtempSync(join(parent, 'run-'))
   for (const { file, text } of blocks) writeFileSync(join(folder, file), text)
   writeFileSync(join(folder, 'wrong.ts'), WRONG)
-  const paths = { '@holdfast/examples': ['../../../examples/index.ts'] }
+  const paths = {
+    '@holdfast/examples': ['../../../examples/index.ts'],
+    '@holdfast/testing': ['../../../packages/testing/src/index.ts'],
+  }
   writeFileSync(
     join(folder, 'tsconfig.json'),
     JSON.stringify({

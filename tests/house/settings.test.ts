@@ -11,6 +11,7 @@ const readers: Readonly<Record<string, string>> = {
   'packages/host/src/env.ts': 'all',
   'packages/cli/src/env.ts': '`holdfast`',
   'packages/testbed/src/env.ts': 'tests',
+  'packages/testing/src/env.ts': 'tests',
   'tools/env.ts': '`npm start`',
   ...Object.fromEntries(below('apps').map((file) => [file, file.split('/')[1] ?? ''])),
 }

@@ -3,7 +3,7 @@ import type { Db } from '@holdfast/schema'
 import { type Crash, CrashPlan, type CrashPoint } from './crash.ts'
 import type { Processes } from './processes.ts'
 import { machineName, type OutcomeCounts, StepRecord } from './step-record.ts'
-import { alignTicks, letPass, lookAhead, type Outlook } from './time-travel.ts'
+import { alignTicks, lookAhead, type Outlook } from './time-travel.ts'
 
 export interface DrainOptions {
   /**
@@ -44,8 +44,9 @@ interface DrainedEngine {
   readonly db: Db
   readonly processes: Processes
   readonly flush: 'staged' | 'direct'
-  /** How far the drains before have gone. */
-  readonly travelledMs: number
+  /** How much time has passed in all. */
+  travelledMs(): number
+  letPass(ms: number): Promise<void>
 }
 
 /** One call of `drain()`. */
@@ -68,22 +69,17 @@ export class Drain {
     if (!Number.isInteger(times) || times < 1) throw new TypeError(`times is a whole number of at least 1, not ${times}`)
     this.#maxSteps = maxSteps
     this.#horizonMs =
-      travel === true ? Number.POSITIVE_INFINITY : travel instanceof Date ? until(travel, engine.travelledMs) : durationMs(travel ?? 0)
+      travel === true ? Number.POSITIVE_INFINITY : travel instanceof Date ? until(travel, engine.travelledMs()) : durationMs(travel ?? 0)
     const crash = (this.#crash = typeof crashAt === 'string' ? { at: crashAt } : crashAt)
     if (crash?.at === 'after-stage' && engine.flush === 'direct')
       throw new TypeError("nothing is staged with flush: 'direct', so there is no after-stage; take before-flush or after-flush")
     this.#plan = new CrashPlan(crash ?? { at: 'after-claim' }, crash === undefined ? 0 : times, this.#record)
   }
 
-  /** So far. */
-  get travelledMs(): number {
-    return this.#travelledMs
-  }
-
   async run(): Promise<Drained> {
-    const { db, processes, travelledMs } = this.#engine
-    processes.watch(this.#record, this.#plan, () => travelledMs + this.#travelledMs)
-    await alignTicks(db, travelledMs)
+    const { db, processes } = this.#engine
+    processes.watch(this.#record, this.#plan, () => this.#engine.travelledMs())
+    await alignTicks(db, this.#engine.travelledMs())
     for (let futile = 0; ; ) {
       const moved = await this.#settle()
       futile = moved ? 0 : futile + 1
@@ -124,7 +120,7 @@ export class Drain {
     const wanted = this.#options.queues === undefined ? queues : queues.filter((queue) => this.#options.queues?.includes(queue))
     if (tickMs === 0) {
       moved = (await processes.tick(wanted)) > 0 || moved
-      await alignTicks(db, this.#engine.travelledMs + this.#travelledMs)
+      await alignTicks(db, this.#engine.travelledMs())
     }
     while (await this.#work(wanted)) moved = true
     return moved
@@ -149,8 +145,9 @@ export class Drain {
   }
 
   async #letPass(ms: number): Promise<void> {
-    await letPass(this.#engine.db, ms)
-    this.#travelledMs += Math.max(0, ms)
+    if (ms <= 0) return
+    await this.#engine.letPass(ms)
+    this.#travelledMs += ms
   }
 
   #lookAhead(): Promise<Outlook> {

@@ -292,22 +292,20 @@ export class TestEngine implements AsyncDisposable {
    */
   async drain(options: DrainOptions = {}): Promise<Drained> {
     return this.#alone('drain()', async () => {
-      const drain = new Drain({ db: this.#db, processes: this.#processes, flush: this.#flush, travelledMs: this.#travelledMs }, options)
-      try {
-        return await drain.run()
-      } finally {
-        this.#travelledMs += drain.travelledMs
+      const engine = {
+        db: this.#db,
+        processes: this.#processes,
+        flush: this.#flush,
+        travelledMs: () => this.#travelledMs,
+        letPass: (ms: number) => this.#letPass(ms),
       }
+      return new Drain(engine, options).run()
     })
   }
 
   /** Lets time pass and does nothing else: what has become due meanwhile happens at the next drain. */
   async advance(duration: Duration): Promise<void> {
-    await this.#alone('advance()', async () => {
-      const ms = durationMs(duration)
-      await letPass(this.#db, ms)
-      this.#travelledMs += ms
-    })
+    await this.#alone('advance()', () => this.#letPass(durationMs(duration)))
   }
 
   /** How much time has been made to pass since the engine was made. The clocks do not know of it: see docs/testing.md for steps that read them. */
@@ -444,6 +442,11 @@ export class TestEngine implements AsyncDisposable {
     await this.close()
   }
 
+  async #letPass(ms: number): Promise<void> {
+    await letPass(this.#db, ms)
+    this.#travelledMs += ms
+  }
+
   #requireKnown(machine: MachineRef | string, version?: number): void {
     const name = machineName(machine)
     const wanted = version ?? (typeof machine === 'string' ? undefined : machine.version)
@@ -474,7 +477,7 @@ export class TestEngine implements AsyncDisposable {
       getHistory(this.#db, { id: row.id, limit: HISTORY }),
     ])
     const [clock] = rows
-    const travelled = this.#travelledMs === 0 ? '' : ` (${durationText(this.travelledMs)} have passed by time travel)`
+    const travelled = this.#travelledMs === 0 ? '' : `, after ${durationText(this.travelledMs)} of time travel`
     const report = reportOf({ row, inbox, history, known: this.#machines, now: clock?.now ?? new Date() })
     throw new AssertionError({
       message: `instance ${row.id} of ${row.machine} version ${row.version} ${what}${travelled}\n${report}`,

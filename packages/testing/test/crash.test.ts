@@ -216,3 +216,44 @@ test('the dead leave no session behind', async () => {
   const names = (await sessions()).map(({ name }) => name)
   expect(new Set(names).size).toBeLessThanOrEqual(2)
 })
+
+test('a step that the crash of its worker has left behind reaches the database no more', async () => {
+  const released = Promise.withResolvers<void>()
+  const ran: string[] = []
+  const slow = job('slow', {
+    timeout: '10 minutes',
+    run: async (_input, ctx) => {
+      ran.push(`slow ${ctx.reclaims}`)
+      if (ctx.reclaims === 0) await released.promise
+      else released.resolve()
+      return { reclaims: ctx.reclaims }
+    },
+  })
+  const fast = job('fast', { run: (_input, ctx) => void ran.push(`fast ${ctx.reclaims}`) })
+  await using holdfast = await testEngine({ machines: [slow, fast], concurrency: 2 })
+  const left = await holdfast.enqueue(slow)
+  await holdfast.enqueue(fast)
+  expect(await holdfast.drain({ crashAt: { at: 'after-step', machine: fast } })).toMatchObject({ crashes: 1, steps: 4 })
+  expect(ran.toSorted()).toEqual(['fast 0', 'fast 1', 'slow 0', 'slow 1'])
+  await released.promise
+  await holdfast.assertDone(left, { reclaims: 1 })
+  expect(await holdfast.drain()).toMatchObject({ steps: 0, outcomes: {} })
+  await expectInvariants(holdfast)
+})
+
+test('an instance that was cancelled before its worker died ends when the grace is over', async () => {
+  const stopped: string[] = []
+  const stubborn = job('stubborn', {
+    run: async (_input, ctx) => {
+      await holdfast.cancel(ctx.id, 'not wanted')
+      stopped.push(ctx.id)
+    },
+  })
+  await using holdfast = await testEngine({ machines: [stubborn] })
+  const id = await holdfast.enqueue(stubborn)
+  const { travelledMs } = await holdfast.drain({ crashAt: 'after-step' })
+  expect(travelledMs).toBeGreaterThan(25_000)
+  expect(travelledMs).toBeLessThanOrEqual(30_000)
+  expect(await holdfast.assertStatus(id, 'cancelled')).toMatchObject({ error: { code: 'cancelled' } })
+  expect(stopped).toEqual([id])
+})

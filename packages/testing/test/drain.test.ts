@@ -2,7 +2,7 @@ import { checkInvariants } from '@holdfast/invariants'
 import { child, job, machine } from '@holdfast/engine'
 import { connect } from '@holdfast/schema'
 import { type TestEngine, testEngine } from '@holdfast/testing'
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import { z } from 'zod'
 
 const checkout = machine('checkout', {
@@ -344,4 +344,42 @@ test('a thousand instances drain in one call', async () => {
   await using holdfast = await testEngine({ machines: [square], concurrency: 100 })
   await holdfast.enqueueMany(Array.from({ length: 1_000 }, (_, n) => ({ machine: square, state: { n } })))
   expect(await holdfast.drain({ maxSteps: 2_000 })).toMatchObject({ steps: 1_000, outcomes: { done: 1_000 } })
+})
+
+test('a step sees the real time, or the one that the test gives it', async () => {
+  const times: { real: number; given: number }[] = []
+  let now = (): Date => new Date()
+  const twice = machine('twice', {
+    steps: {
+      start: (ctx) => {
+        times.push({ real: Date.now(), given: now().getTime() })
+        return ctx.sleep('1 day', 'end')
+      },
+      end: (ctx) => {
+        times.push({ real: Date.now(), given: now().getTime() })
+        return ctx.done()
+      },
+    },
+  })
+  await using holdfast = await testEngine({ machines: [twice] })
+  now = () => holdfast.now()
+  await holdfast.enqueue(twice)
+  await holdfast.drain()
+  await holdfast.drain({ travel: true })
+  const [before, after] = times
+  expect((after?.real ?? 0) - (before?.real ?? 0)).toBeLessThan(3_600_000)
+  expect((after?.given ?? 0) - (before?.given ?? 0)).toBeGreaterThan(86_000_000)
+})
+
+test('a runner may set the date, if it leaves the timers alone', async () => {
+  const dated = job('dated', { run: () => ({ year: new Date().getUTCFullYear() }) })
+  await using holdfast = await testEngine({ machines: [dated] })
+  vi.useFakeTimers({ toFake: ['Date'], now: new Date('2031-05-01') })
+  try {
+    const id = await holdfast.enqueue(dated, {}, { delay: '1 hour' })
+    await holdfast.drain({ travel: true })
+    await holdfast.assertDone(id, { year: 2031 })
+  } finally {
+    vi.useRealTimers()
+  }
 })

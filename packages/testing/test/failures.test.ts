@@ -42,7 +42,7 @@ test('a failure shows where the instance is, and what would move it', async () =
   await holdfast.drain()
   await holdfast.advance('36 hours')
   expect(await messageOf(holdfast.assertDone(id))).toBe(
-    `instance ${id} of approval version 1 is awaiting_signal and not done (1.5 days have passed by time travel)
+    `instance ${id} of approval version 1 is awaiting_signal and not done, after 1.5 days of time travel
   step     decide
   state    { document: 'plan.pdf' }
   awaits   approved, rejected, at most for 12 hours more
