@@ -32,8 +32,8 @@ describe('cancel', () => {
   })
 
   test('an instance that is not there, or of another project, is 404', async () => {
-    refused(await post('/v1/instances/999999/cancel'), 404, 'not_found')
-    refused(await post('/v1/instances/999999/retry'), 404, 'not_found')
+    expect(refused(await post('/v1/instances/999999/cancel'), 404, 'not_found')).toContain('999999')
+    expect(refused(await post('/v1/instances/999999/retry'), 404, 'not_found')).toContain('999999')
   })
 })
 
