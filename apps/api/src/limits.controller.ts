@@ -41,11 +41,7 @@ class LimitChanges {
     this.#hints = hints
   }
 
-  async putRate(
-    projectId: ProjectId,
-    name: string,
-    { rate, period_ms: periodMs, burst, shards }: PutRateLimitRequest,
-  ): Promise<LimitPolicy> {
+  async putRate(projectId: ProjectId, name: string, { rate, period: periodMs, burst, shards }: PutRateLimitRequest): Promise<LimitPolicy> {
     const [row] = await putRateLimit(this.#db, {
       projectId,
       name: limitName(name),

@@ -18,7 +18,7 @@ test('a rate limit and a gate are declared, changed and listed with their use', 
     burst: 10,
     shards: 1,
   })
-  expect((await put('/v1/limits/rate/mail', { rate: 5, period_ms: 60_000, burst: 20, shards: 2 })).body).toMatchObject({
+  expect((await put('/v1/limits/rate/mail', { rate: 5, period: 60_000, burst: 20, shards: 2 })).body).toMatchObject({
     rate: 5,
     burst: 20,
   })
@@ -77,7 +77,7 @@ test('a limit that cannot be is refused, and nothing is stored', async () => {
 })
 
 test('the limits of the project `system` are the operator’s', async () => {
-  const answer = await api.manage('PUT', '/manage/v1/limits/rate/gpt', { body: { rate: 100, period_ms: 60_000 } })
+  const answer = await api.manage('PUT', '/manage/v1/limits/rate/gpt', { body: { rate: 100, period: 60_000 } })
   expect([answer.status, answer.body]).toMatchObject([200, { kind: 'rate', rate: 100 }])
   expect((await api.manage('GET', '/manage/v1/limits')).body).toMatchObject({ limits: [{ name: 'gpt' }] })
   refused(await api.manage('PUT', '/manage/v1/limits/gate/a:b', { body: { capacity: 1 } }), 400, 'invalid_limit')

@@ -54,7 +54,7 @@ const HEALTHY = `
   INSERT INTO holdfast.instance (project_id, machine, status, awaits, await_deadline) VALUES (1, 'm', 'awaiting_signal', '{go}', now() + interval '1 day');
   INSERT INTO holdfast.instance (project_id, machine, status, claim_epoch, result) VALUES (1, 'm', 'done', 1, '1');
   INSERT INTO holdfast.instance (project_id, machine, status, children_pending) VALUES (1, 'm', 'awaiting_children', 1);
-  INSERT INTO holdfast.instance (project_id, machine, parent_id, status, eligible_at) VALUES (1, 'm', 6, 'scheduled', now() + interval '1 day');`
+  INSERT INTO holdfast.instance (project_id, machine, parent_id, parent_epoch, status, eligible_at) VALUES (1, 'm', 6, 0, 'scheduled', now() + interval '1 day');`
 
 class Patient implements AsyncDisposable {
   readonly url: string
@@ -182,10 +182,8 @@ const cases: readonly Case[] = [
     code: 'throttled_overdue',
     severity: 'error',
     what: /^1 throttled instance has not been woken.*instances 1$/,
-    how: [
-      'ALTER TABLE holdfast.instance ADD COLUMN IF NOT EXISTS throttled_until timestamptz',
-      `UPDATE holdfast.instance SET status = 'throttled', throttled_until = ${STALE} WHERE id = 1`,
-    ],
+    how: [`UPDATE holdfast.instance SET status = 'throttled', throttled_until = ${STALE} WHERE id = 1`],
+    beside: ['E27'],
   },
   {
     code: 'join_finished',

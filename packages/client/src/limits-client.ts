@@ -22,7 +22,7 @@ export class LimitsClient {
   async putRate(name: string, { rate, periodMs, burst, shards }: RateLimitDefinition): Promise<LimitPolicy> {
     const body: Partial<PutRateLimitRequest> & { rate: number } = {
       rate,
-      ...(periodMs === undefined ? {} : { period_ms: periodMs }),
+      ...(periodMs === undefined ? {} : { period: periodMs }),
       ...(burst === undefined ? {} : { burst }),
       ...(shards === undefined ? {} : { shards }),
     }

@@ -40,7 +40,7 @@ afterAll(async () => {
   await database[Symbol.asyncDispose]()
 })
 beforeEach(async () => {
-  await sql`DELETE FROM holdfast.instance`.execute(database.db)
+  await sql`DELETE FROM holdfast.signal; DELETE FROM holdfast.signal_receipt; DELETE FROM holdfast.instance`.execute(database.db)
   await sql`DELETE FROM public.orders`.execute(database.db)
 })
 

@@ -12,7 +12,7 @@ const most = 1_000_000_000
 export const PutRateLimitRequest = z
   .strictObject({
     rate: z.int().min(0).max(most).describe('Tokens that come back every period; 0: none ever.'),
-    period_ms: z.int().min(1).max(31_536_000_000).default(1_000).describe('Default 1000: a rate per second.'),
+    period: z.int().min(1).max(31_536_000_000).default(1_000).describe('Milliseconds; default 1000: a rate per second.'),
     burst: z.int().min(1).max(most).optional().describe('Most tokens at once. Default: the rate, at least 1.'),
     shards: z
       .int()
