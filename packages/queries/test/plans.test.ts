@@ -158,6 +158,7 @@ describe('on a million rows', () => {
       'engine.ensure_transition_partitions',
       'engine.get_queue_depths',
       'engine.list_declared', // a row for each version of a machine, read whole
+      'engine.list_gate_keys',
       'engine.notify',
       'engine.put_gate',
       'engine.put_rate_limit',

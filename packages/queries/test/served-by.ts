@@ -58,7 +58,7 @@ export const servedBy: Readonly<Record<string, readonly string[]>> = {
     'schedules.look_before_put',
   ],
   limit_policy_pkey: ['engine.claim', 'engine.enqueue', 'engine.apply_outcomes', 'engine.wake_waiters', 'engine.list_limits'],
-  gate_slot_pkey: ['engine.claim', 'engine.wake_waiters', 'engine.list_gate_keys'],
+  gate_slot_pkey: ['engine.claim', 'engine.wake_waiters'],
   rate_bucket_pkey: ['engine.claim'],
   cascade_pkey: ['engine.next_cascade', 'engine.end_cascade'],
   schedule_pkey: [
