@@ -55,11 +55,11 @@ const SWEEP_EVERY_MS = 60_000
 const PARTITIONS_EVERY_MS = 3_600_000
 const PROCESSES_EVERY_MS = 30_000
 /** How often some of the keys that somebody waits for are looked at: the floor under what a process could not do because it died. */
-const WAITERS_EVERY_MS = 5_000
+const WAITERS_EVERY_MS = 10_000
 /** Idle slots and buckets are removed after so long. */
 const IDLE_LIMITS_MS = 3_600_000
 /** How soon those are looked at who were being parked for a rate limit while it was changed. */
-const CHANGED_LIMITS_EVERY_MS = 15_000
+const CHANGED_LIMITS_EVERY_MS = 30_000
 const FIRST_KEY: Key = { projectId: '0' as ProjectId, key: '' }
 
 /**
