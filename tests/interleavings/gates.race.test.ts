@@ -325,6 +325,67 @@ describe('a sweep of idle slots against claims, in every order', () => {
   })
 })
 
+describe('a claim reaches a row that was claimed and moved on since it began, in every order', () => {
+  type ClaimStatement = (db: Db, params: Parameters<typeof claim>[1]) => Promise<ClaimedRow[]>
+  /** The claim has its snapshot, and stops before it looks at the rows while another session holds an advisory lock. */
+  const stop = [
+    /FROM holdfast\.instance g\n {2}WHERE g\.status = 'runnable' AND g\.queue/,
+    `FROM (SELECT pg_advisory_lock_shared(1), pg_advisory_unlock_shared(1) OFFSET 0) stopped CROSS JOIN holdfast.instance g
+  WHERE g.status = 'runnable' AND g.queue`,
+  ] as const
+  const reaching = (statement: ClaimStatement): Interleaving<Gated> => ({
+    database,
+    setup: async (db) => {
+      const projectId = await project(db)
+      await gate(db, projectId, 1)
+      await insert(db, projectId, { concurrencyKey: 'g' })
+      await claimAndMoveOn(db) // the slot is there, and free
+      return { projectId }
+    },
+    sessions: {
+      other: {
+        steps: {
+          hold: (s) => sql`SELECT pg_advisory_lock(1)`.execute(s.db),
+          step: (s) => claimAndMoveOn(s.db),
+          release: (s) => sql`SELECT pg_advisory_unlock(1)`.execute(s.db),
+        },
+      },
+      claimer: {
+        steps: { claim: (s) => statement(s.db, { queue: 'default', limit: 10, worker: 'claimer', leaseMs: 60_000, machines: MACHINES }) },
+      },
+    },
+    check: async (db, _context, done) => {
+      expect(done.errors).toEqual([])
+      expect(await slots(db)).toMatchObject([{ slot: 0, holder_id: executing(await instances(db))[0]?.id ?? null }])
+      await expectInvariants(db)
+    },
+  })
+  /** One step of the instance, after which it is runnable again, with its key. */
+  const claimAndMoveOn = async (db: Db): Promise<void> => {
+    const rows = await take(db, 'other')
+    await db.transaction().execute((trx) =>
+      applyDirectly(
+        trx,
+        rows.filter(({ status }) => status === 'executing').map((row) => outcome(row, { kind: 'next', step: 'more', heldKey: 'g' })),
+      ),
+    )
+  }
+
+  test('it claims its newest version, with its slot', async () => {
+    const report = await interleave(reaching(mutated(claim, stop)))
+    expect(report.orders).toBe(4)
+    expect(report.withWaits).toBeGreaterThan(0)
+  })
+  test('were the version updated that its snapshot shows, the row would be passed over and its slot held by nobody', async () => {
+    const byVersion = mutated(claim, stop, [
+      'FROM decided d WHERE g.id = ANY (ARRAY[d.id])',
+      'FROM (SELECT d.*, (SELECT x.ctid FROM holdfast.instance x WHERE x.id = d.id) AS seen FROM decided d OFFSET 0) d WHERE g.ctid = d.seen',
+    ])
+    const report = await expectInterleavingToFail({ ...reaching(byVersion), onlyTheRace: true })
+    expect(report.failures).toHaveLength(1)
+  })
+})
+
 test('R10: a worker that goes on inline keeps its slot, under the epoch of the next step; a claim between does not get it', async () => {
   interface Chain extends Gated {
     readonly id: InstanceId

@@ -18,6 +18,7 @@ export const servedBy: Readonly<Record<string, readonly string[]>> = {
     'engine.get_statuses',
     'engine.get_instances',
     'engine.apply_given',
+    'engine.claim',
     'engine.claim_by_id',
     'engine.lock_claim',
     'engine.cancel_instances',

@@ -237,11 +237,11 @@ WITH candidate AS MATERIALIZED (${candidate}
   INSERT INTO holdfast.rate_bucket (project_id, key, shard, revision, tokens, capacity, refilled_at)
   SELECT project_id, rate_key, shard, policy_revision, tokens - spent, cap, refilled_at FROM debit WHERE new ORDER BY project_id, rate_key, shard
 ), decided AS MATERIALIZED (
-  SELECT ctid, true AS admitted, NULL::integer AS slot, NULL::timestamptz AS until FROM placed
+  SELECT id, true AS admitted, NULL::integer AS slot, NULL::timestamptz AS until FROM placed
   WHERE concurrency_key IS NULL AND rate_key IS NULL AND place <= (SELECT place FROM cut)
   UNION ALL
   SELECT * FROM (
-    SELECT ctid, chosen, CASE WHEN seat <= cardinality(slots) THEN slots[seat] ELSE slots_made + seat - cardinality(slots) - 1 END::integer, until
+    SELECT id, chosen, CASE WHEN seat <= cardinality(slots) THEN slots[seat] ELSE slots_made + seat - cardinality(slots) - 1 END::integer, until
     FROM final WHERE chosen OR says = 'denied' ORDER BY project_id, concurrency_key
   ) in_key_order
 ), claimed AS (
@@ -251,7 +251,7 @@ WITH candidate AS MATERIALIZED (${candidate}
     claimed_by = CASE WHEN d.admitted THEN ${worker}::text END,
     lease_expires_at = CASE WHEN d.admitted THEN now() + ${leaseMs}::integer * interval '1 millisecond' END,
     gate_slot = d.slot, throttled_until = d.until, updated_at = now()
-  FROM decided d WHERE g.ctid = d.ctid
+  FROM decided d WHERE g.id = ANY (ARRAY[d.id])
   RETURNING g.id, g.project_id, g.claim_epoch, g.status, g.concurrency_key, g.throttled_until, g.machine, g.version, g.step, g.state, g.attempt,
     g.reclaims, g.awaits, g.traceparent, g.priority, g.eligible_at
 )
@@ -261,7 +261,7 @@ SELECT id, project_id, claim_epoch, status, concurrency_key, machine, version, s
   CASE WHEN throttled_until = 'infinity' THEN 1e15 ELSE ceil(extract(epoch FROM throttled_until - now()) * 1000) END::float8 AS throttled_ms
 FROM claimed ORDER BY priority, eligible_at, id`
 
-const COLUMNS = sql`g.ctid, g.id, g.project_id, g.claim_epoch, g.queue, g.concurrency_key, g.rate_key, g.rate_weight, g.priority, g.eligible_at`
+const COLUMNS = sql`g.id, g.project_id, g.claim_epoch, g.queue, g.concurrency_key, g.rate_key, g.rate_weight, g.priority, g.eligible_at`
 
 /**
  * Takes the most urgent runnable instances of one queue for this worker, and parks those that a limit denies: see {@link admitAndClaim}.
@@ -269,10 +269,11 @@ const COLUMNS = sql`g.ctid, g.id, g.project_id, g.claim_epoch, g.queue, g.concur
  * Locks: instance rows FOR NO KEY UPDATE SKIP LOCKED in (priority, eligible_at, id) order, then slots and buckets in key order, SKIP LOCKED too: it never
  * waits for a row, so rows claimed here cannot be part of a deadlock. What it may wait for is a unique index entry that another claim has not committed
  * (a serial key, a slot or a bucket made at the same moment); those are met in key order.
- * The ctid join is right because this same statement found and locked these tuples.
+ * The rows are updated by id and not by ctid: one that was claimed and handed back between this statement's snapshot and its lock has a newer version, which a ctid does not
+ * find. It would be passed over, and the slot that it has got here would be held by nobody, for ever (E21).
  *
  * Served by: instance_pick (equality on queue keeps its order, so LIMIT stops early), instance_concurrency_active, instance_line, instance_rate_line,
- * limit_policy_pkey, gate_slot_pkey, rate_bucket_pkey, tid.
+ * limit_policy_pkey, gate_slot_pkey, rate_bucket_pkey, instance_pkey.
  */
 export const claim = statement<ClaimParams, ClaimedRow>(
   'engine.claim',
@@ -294,7 +295,7 @@ export const claim = statement<ClaimParams, ClaimedRow>(
 
 /**
  * Takes one instance by its id, if it is runnable and its limits allow: how a worker goes on with the next step of what it has just run where that step has limits
- * of its own (the handoff of an inline continuation). Locks and indexes as {@link claim}, and instance_pkey.
+ * of its own (the handoff of an inline continuation). Locks and indexes as {@link claim}.
  */
 export const claimById = statement<Claimant & { readonly id: InstanceId }, ClaimedRow>(
   'engine.claim_by_id',

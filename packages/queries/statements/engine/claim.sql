@@ -1,7 +1,7 @@
 -- Written by tools/write-statements.ts from packages/queries/src; not run from here. Change the source and write it again.
 /* engine.claim */ 
 WITH candidate AS MATERIALIZED (
-  SELECT g.ctid, g.id, g.project_id, g.claim_epoch, g.queue, g.concurrency_key, g.rate_key, g.rate_weight, g.priority, g.eligible_at FROM holdfast.instance g
+  SELECT g.id, g.project_id, g.claim_epoch, g.queue, g.concurrency_key, g.rate_key, g.rate_weight, g.priority, g.eligible_at FROM holdfast.instance g
   WHERE g.status = 'runnable' AND g.queue = $1::text
     AND (g.machine || '/' || g.version) = ANY ($2::text[])
     AND NOT EXISTS (SELECT FROM holdfast.queue q WHERE q.name = $3::text AND q.paused_at IS NOT NULL)
@@ -185,11 +185,11 @@ WITH candidate AS MATERIALIZED (
   INSERT INTO holdfast.rate_bucket (project_id, key, shard, revision, tokens, capacity, refilled_at)
   SELECT project_id, rate_key, shard, policy_revision, tokens - spent, cap, refilled_at FROM debit WHERE new ORDER BY project_id, rate_key, shard
 ), decided AS MATERIALIZED (
-  SELECT ctid, true AS admitted, NULL::integer AS slot, NULL::timestamptz AS until FROM placed
+  SELECT id, true AS admitted, NULL::integer AS slot, NULL::timestamptz AS until FROM placed
   WHERE concurrency_key IS NULL AND rate_key IS NULL AND place <= (SELECT place FROM cut)
   UNION ALL
   SELECT * FROM (
-    SELECT ctid, chosen, CASE WHEN seat <= cardinality(slots) THEN slots[seat] ELSE slots_made + seat - cardinality(slots) - 1 END::integer, until
+    SELECT id, chosen, CASE WHEN seat <= cardinality(slots) THEN slots[seat] ELSE slots_made + seat - cardinality(slots) - 1 END::integer, until
     FROM final WHERE chosen OR says = 'denied' ORDER BY project_id, concurrency_key
   ) in_key_order
 ), claimed AS (
@@ -199,7 +199,7 @@ WITH candidate AS MATERIALIZED (
     claimed_by = CASE WHEN d.admitted THEN $6::text END,
     lease_expires_at = CASE WHEN d.admitted THEN now() + $7::integer * interval '1 millisecond' END,
     gate_slot = d.slot, throttled_until = d.until, updated_at = now()
-  FROM decided d WHERE g.ctid = d.ctid
+  FROM decided d WHERE g.id = ANY (ARRAY[d.id])
   RETURNING g.id, g.project_id, g.claim_epoch, g.status, g.concurrency_key, g.throttled_until, g.machine, g.version, g.step, g.state, g.attempt,
     g.reclaims, g.awaits, g.traceparent, g.priority, g.eligible_at
 )
