@@ -46,8 +46,8 @@ const statusOf = async (db: Db, id: InstanceId) => (await instances(db)).find((r
 /** One that executes with key `g` and whose end is staged, and one behind it. */
 const held =
   (capacity: number | undefined) =>
-  async (db: Db): Promise<Held> => {
-    const projectId = await project(db)
+  async (db: Db, given?: ProjectId): Promise<Held> => {
+    const projectId = given ?? (await project(db))
     if (capacity !== undefined) await gate(db, projectId, capacity)
     const [holder] = (await insert(db, projectId, { concurrencyKey: 'g' })) as [InstanceId]
     const [claimed] = (await take(db, 'holder')) as [ClaimedRow]
@@ -66,7 +66,7 @@ describe.each([
   }
   const meeting = (more: Partial<Interleaving<Held>['sessions']> = {}): Interleaving<Held> => ({
     database,
-    setup: held(capacity),
+    setup: (db) => held(capacity)(db),
     sessions: {
       holder: { role: 'flusher', steps: holder },
       claimer: { role: 'scheduler', steps: claimSteps('claimer') },
@@ -126,7 +126,7 @@ describe.each([
   })
 
   test('if it passed by the heads that a claim is parking, and the claim did not look itself, it would sleep', async () => {
-    const skips = mutated(wakeWaiters, ['LIMIT r.free FOR NO KEY UPDATE', 'LIMIT r.free FOR NO KEY UPDATE SKIP LOCKED'])
+    const skips = mutated(wakeWaiters, ['LIMIT 1 FOR NO KEY UPDATE', 'LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED'])
     const { wake: _wake, ...parks } = claimSteps('claimer')
     const passesBy = {
       flush: holder.flush,
@@ -141,15 +141,15 @@ describe.each([
   })
 
   /**
-   * The wake of the holder is held up on its way, at the head of another key, so that it has its view from before the park and takes the row's lock after it.
+   * The wake of the holder is held up on its way, at the head of another key with a lower id, so that it has its view from before the park and takes the row's lock after it.
    * It goes by what it has locked and wakes; the claimer's wake waits for it.
    */
   const heldUp = (claimersWake: Wake): Interleaving<Held> => ({
     database,
     setup: async (db) => {
-      const context = await held(capacity)(db)
-      await insert(db, context.projectId, { concurrencyKey: 'a', queue: 'other' })
-      return context
+      const projectId = await project(db)
+      await insert(db, projectId, { concurrencyKey: 'a', queue: 'other' })
+      return held(capacity)(db, projectId)
     },
     sessions: {
       other: {
@@ -198,6 +198,41 @@ describe.each([
     const { holder: holdsLong, claimer } = heldUp(wakeWaiters).sessions
     expect((await interleave({ ...heldUp(wakeWaiters), sessions: { holder: holdsLong!, claimer: claimer! } })).orders).toBe(20)
   })
+})
+
+/**
+ * Two looks at one line at different moments see it in different orders. That both lock by id is what keeps them from a deadlock; whole statements cannot
+ * show it, so: the same rows woken one by one in the order of either view do deadlock.
+ */
+test('those who are woken are locked in the order of their ids', async () => {
+  expect(wakeWaiters.compile(wakeWaiters.sample).sql).toContain('FROM (SELECT id FROM head ORDER BY id) h')
+  interface Two {
+    readonly ids: readonly InstanceId[]
+  }
+  const wake = (db: Db, id: InstanceId | undefined) =>
+    sql`UPDATE holdfast.instance SET status = 'runnable' WHERE id = ${id}::bigint AND status = 'throttled'`.execute(db)
+  const oneByOne = (first: number, second: number) => ({
+    steps: {
+      first: async (s: Session, { ids }: Two) => {
+        await s.begin()
+        await wake(s.db, ids[first])
+      },
+      second: (s: Session, { ids }: Two) => wake(s.db, ids[second]),
+      commit: (s: Session) => s.commit(),
+    },
+  })
+  const report = await expectInterleavingToFail<Two>({
+    database,
+    onlyTheRace: true,
+    setup: async (db) => {
+      const ids = await insert(db, await project(db), { concurrencyKey: 'g' }, { concurrencyKey: 'g' })
+      await sql`UPDATE holdfast.instance SET status = 'throttled'`.execute(db)
+      return { ids }
+    },
+    sessions: { a: oneByOne(0, 1), b: oneByOne(1, 0) },
+    check: async (_db, _context, done) => expect(done.errors).toEqual([]),
+  })
+  expect(report.failures.some(({ error }) => String(error).includes('40P01'))).toBe(true)
 })
 
 describe('parked by a rate limit at the head of a gate that has room, in every order', () => {

@@ -21,7 +21,8 @@ export interface Key {
  *
  * Whether a head is to be woken is read from the version that was locked: the UPDATE looks through the snapshot, in which it may not have been parked yet.
  *
- * Locks: heads of the lines FOR NO KEY UPDATE in key order; it holds nothing else while it waits, and claims do not wait for rows.
+ * Locks: heads of the lines FOR NO KEY UPDATE in id order, over all keys: two that look at one line at different moments see it in different orders, and would deadlock
+ * if they locked it in the line's. Claims do not wait for rows.
  * Rows that wait for a rate limit stay: their time is set. The queues of a line are found by skipping from one to the next, and not by reading a line of a hundred
  * thousand for each end.
  * Served by: instance_line, instance_concurrency_active, gate_slot_pkey, limit_policy_pkey, instance_pkey.
@@ -48,7 +49,7 @@ WITH given AS MATERIALIZED (
   FROM given g
   LEFT JOIN holdfast.limit_policy gate ON gate.project_id = g.project_id AND gate.kind = 'gate' AND gate.name = split_part(g.key, ':', 1)
 ), head AS MATERIALIZED (
-  SELECT first.*
+  SELECT first.id
   FROM room r
   CROSS JOIN LATERAL (
     WITH RECURSIVE skip AS (
@@ -65,15 +66,21 @@ WITH given AS MATERIALIZED (
     SELECT queue FROM skip WHERE queue IS NOT NULL AND r.free > 0
   ) line
   CROSS JOIN LATERAL (
-    SELECT w.id, w.status, w.throttled_until FROM holdfast.instance w
+    SELECT w.id FROM holdfast.instance w
     WHERE w.project_id = r.project_id AND w.concurrency_key = r.key AND w.queue = line.queue
       AND w.status IN ('runnable', 'throttled') AND w.concurrency_key IS NOT NULL
       AND (NOT r.gate OR w.throttled_until IS NULL)
-    ORDER BY w.priority, w.eligible_at, w.id LIMIT r.free FOR NO KEY UPDATE
+    ORDER BY w.priority, w.eligible_at, w.id LIMIT r.free
   ) first
+), locked AS MATERIALIZED (
+  SELECT newest.* FROM (SELECT id FROM head ORDER BY id) h
+  CROSS JOIN LATERAL (
+    SELECT w.id, w.status, w.throttled_until FROM holdfast.instance w
+    WHERE w.id = h.id AND w.status IN ('runnable', 'throttled') LIMIT 1 FOR NO KEY UPDATE
+  ) newest
 ), woken AS (
   UPDATE holdfast.instance g SET status = 'runnable', updated_at = now()
-  FROM head WHERE g.id = ANY (ARRAY[head.id]) AND head.status = 'throttled' AND head.throttled_until IS NULL
+  FROM locked WHERE g.id = ANY (ARRAY[locked.id]) AND locked.status = 'throttled' AND locked.throttled_until IS NULL
   RETURNING g.queue
 )
 SELECT DISTINCT queue FROM woken`,

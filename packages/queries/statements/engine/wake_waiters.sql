@@ -19,7 +19,7 @@ WITH given AS MATERIALIZED (
   FROM given g
   LEFT JOIN holdfast.limit_policy gate ON gate.project_id = g.project_id AND gate.kind = 'gate' AND gate.name = split_part(g.key, ':', 1)
 ), head AS MATERIALIZED (
-  SELECT first.*
+  SELECT first.id
   FROM room r
   CROSS JOIN LATERAL (
     WITH RECURSIVE skip AS (
@@ -36,15 +36,21 @@ WITH given AS MATERIALIZED (
     SELECT queue FROM skip WHERE queue IS NOT NULL AND r.free > 0
   ) line
   CROSS JOIN LATERAL (
-    SELECT w.id, w.status, w.throttled_until FROM holdfast.instance w
+    SELECT w.id FROM holdfast.instance w
     WHERE w.project_id = r.project_id AND w.concurrency_key = r.key AND w.queue = line.queue
       AND w.status IN ('runnable', 'throttled') AND w.concurrency_key IS NOT NULL
       AND (NOT r.gate OR w.throttled_until IS NULL)
-    ORDER BY w.priority, w.eligible_at, w.id LIMIT r.free FOR NO KEY UPDATE
+    ORDER BY w.priority, w.eligible_at, w.id LIMIT r.free
   ) first
+), locked AS MATERIALIZED (
+  SELECT newest.* FROM (SELECT id FROM head ORDER BY id) h
+  CROSS JOIN LATERAL (
+    SELECT w.id, w.status, w.throttled_until FROM holdfast.instance w
+    WHERE w.id = h.id AND w.status IN ('runnable', 'throttled') LIMIT 1 FOR NO KEY UPDATE
+  ) newest
 ), woken AS (
   UPDATE holdfast.instance g SET status = 'runnable', updated_at = now()
-  FROM head WHERE g.id = ANY (ARRAY[head.id]) AND head.status = 'throttled' AND head.throttled_until IS NULL
+  FROM locked WHERE g.id = ANY (ARRAY[locked.id]) AND locked.status = 'throttled' AND locked.throttled_until IS NULL
   RETURNING g.queue
 )
 SELECT DISTINCT queue FROM woken
