@@ -1,6 +1,7 @@
 import { type Role, connectOne, DatabaseRoles, engineSessionSettings } from '@holdfast/schema'
 import { allStatements, type ClaimParams, claim, listInstances, applyOutcomes } from '@holdfast/queries'
 import { type TestDatabase, testDatabase } from '@holdfast/testbed'
+import { sql } from 'kysely'
 import type pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { seedMillionRows } from './million-rows.ts'
@@ -82,8 +83,8 @@ async function sessionOf(role: Role): Promise<pg.Client> {
 const EXECUTIONS = 7
 
 /** The plan that the statement runs with in the long run, as a prepared one of that role. `analyze` runs it, and takes it back. */
-async function plan(role: Role, text: string, parameters: readonly Parameter[], analyze = false): Promise<PlanNode> {
-  const session = await sessionOf(role)
+async function plan(by: Role | pg.Client, text: string, parameters: readonly Parameter[], analyze = false): Promise<PlanNode> {
+  const session = typeof by === 'string' ? await sessionOf(by) : by
   const literal = (value: Parameter): string => {
     if (value === null) return 'NULL'
     if (value instanceof Uint8Array) return `'\\x${Buffer.from(value).toString('hex')}'`
@@ -249,4 +250,34 @@ describe('a claim reads what it takes, not what there is', () => {
     const { rows } = await read({ queue: 'q1' })
     expect(rows).toBe(0)
   })
+})
+
+test.each([
+  ['are not there for', []],
+  // VACUUM makes every session plan again; an ANALYZE after it that finds the same size does not, and the plan lives on with what it did not know.
+  ['know the size of, and nothing else about,', ['VACUUM holdfast.instance']],
+  ['are from before', ['ANALYZE holdfast.instance']],
+  ['are of', ['VACUUM ANALYZE holdfast.instance']],
+])('where the statistics %s a backlog, a claim reads its front and sorts nothing', async (when, gathered) => {
+  await using backlog = await testDatabase()
+  const { db } = backlog
+  await sql`INSERT INTO holdfast.instance (project_id, machine, status) SELECT 1, 'm', 'done' FROM generate_series(1, 5000)`.execute(db)
+  const gather = async (): Promise<void> => {
+    for (const command of gathered) await sql.raw(command).execute(db)
+  }
+  if (when === 'are from before') await gather()
+  await sql`INSERT INTO holdfast.instance (project_id, machine, eligible_at)
+    SELECT 1, 'm', now() - n * interval '1 ms' FROM generate_series(1, 150000) n`.execute(db)
+  if (when !== 'are from before') await gather()
+  const session = await connectOne({ connectionString: backlog.url, role: DatabaseRoles.scheduler, settings: engineSessionSettings })
+  try {
+    const [text, parameters] = compiled(claim, { queue: 'default', limit: 1_000, worker: 'w', leaseMs: 60_000, machines: ['m/1'] })
+    const all = nodes(await plan(session, text, parameters, true))
+    const locked = all.filter((node) => node['Node Type'] === 'LockRows').map(nodes)
+    const candidates = locked.find((lock) => lock.some((node) => node['Index Name'] === 'instance_pick')) ?? []
+    expect(candidates.map((node) => node['Node Type'])).toEqual(['LockRows', 'Result', 'Index Scan'])
+    expect(candidates.map((node) => node['Actual Rows'])).toEqual([1_000, 1_000, 1_000])
+  } finally {
+    await session.end()
+  }
 })

@@ -39,6 +39,10 @@ export const engineSessionSettings: Readonly<Record<string, string>> = Object.fr
   enable_hashjoin: 'off',
   enable_mergejoin: 'off',
   enable_seqscan: 'off',
+  // Reads a whole backlog and sorts it where the front of an index is wanted. A claim was planned so by every session that looked between the VACUUM and the
+  // ANALYZE of a table that had grown (the first makes sessions plan again, the second does not), and kept it: 1,700 jobs a second instead of 14,000
+  // with 100,000 waiting.
+  enable_bitmapscan: 'off',
   // Caches look-ups that never repeat: each row of a batch is another.
   enable_memoize: 'off',
   plan_cache_mode: 'force_generic_plan',
