@@ -3,7 +3,7 @@ import { createProject, declareMachines, findProject, HintSender, hashToken, iss
 import { connectOne, type Db } from '@holdfast/schema'
 import { type TestDatabase, testDatabase } from '@holdfast/testbed'
 import { type Listeners, listen } from '../src/listen.ts'
-import { WaitRegistry } from '../src/wait-registry.ts'
+import { InstanceWaits } from '@holdfast/engine'
 
 type Access = 'read_only' | 'read_write'
 
@@ -65,7 +65,7 @@ export class ApiUnderTest {
     const log: string[] = []
     const hints = new HintSender({ db })
     const listeners = await listen({
-      resources: { db, hints, waits: new WaitRegistry(db), health: new Health({ db, loops: () => [], knownSchema: KNOWN_SCHEMA }) },
+      resources: { db, hints, waits: new InstanceWaits(db), health: new Health({ db, loops: () => [], knownSchema: KNOWN_SCHEMA }) },
       logger: createLogger({ role: 'api', level: 'warn', destination: { write: (line) => void log.push(line) } }),
       maxRequests,
       api: { host: '127.0.0.1', port: 0 },

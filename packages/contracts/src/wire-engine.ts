@@ -174,7 +174,7 @@ export const QueueDepth = z
     paused: z.boolean(),
     depth: z.partialRecord(z.enum(InstanceStatuses), z.int()).describe('Live instances by status; statuses with none are left out.'),
     oldest_runnable_ms: z.int().nullable().describe('How long the oldest runnable instance has been waiting.'),
-    unclaimable: z.int().describe('Runnable instances of a machine or version that no scheduler has declared.'),
+    unclaimable: z.int().describe('Runnable instances of a machine and version that no scheduler has had for five minutes.'),
   })
   .meta({ id: 'QueueDepth' })
 export const QueueList = z.strictObject({ queues: z.array(QueueDepth) }).meta({ id: 'QueueList' })

@@ -29,3 +29,8 @@ export class ShutdownError extends Error {
 export class CancelledError extends Error {
   override readonly name = 'CancelledError'
 }
+
+/** The time of a wait was over before the instance had come so far; it goes on, and can be waited for again. */
+export class WaitTimeoutError extends Error {
+  override readonly name = 'WaitTimeoutError'
+}

@@ -21,9 +21,12 @@ import {
   removeDeadProcesses,
   removeIdleBuckets,
   removeIdleSlots,
+  sampleUnclaimable,
+  type UnclaimableSample,
   wakeWaiters,
 } from '@holdfast/queries'
 import { type ConnectOptions, connectOne, type Db } from '@holdfast/schema'
+import { metrics, type ObservableCallback } from '@opentelemetry/api'
 import { DueTimer } from './due-timer.ts'
 import type { Hints } from './hints.ts'
 import { type Logger, silentLogger } from './logger.ts'
@@ -54,6 +57,9 @@ const DUE_FLOOR_MS = 5_000
 const SWEEP_EVERY_MS = 60_000
 const PARTITIONS_EVERY_MS = 3_600_000
 const PROCESSES_EVERY_MS = 30_000
+const UNCLAIMABLE_EVERY_MS = 60_000
+/** Looked at in each queue for the metric of what nobody can run; the metric counts no further. */
+const UNCLAIMABLE_FRONT = 1_000
 /** How often some of the keys that somebody waits for are looked at: the floor under what a process could not do because it died. */
 const WAITERS_EVERY_MS = 10_000
 /** Idle slots and buckets are removed after so long. */
@@ -77,6 +83,16 @@ export class Reaper {
   readonly #listener: Listener | undefined
   #running = false
   #lastKey = FIRST_KEY
+  /** By queue, machine and version; what was there once is told as 0, because a series that is no longer observed keeps its last value. */
+  readonly #unclaimable = new Map<string, UnclaimableSample>()
+  readonly #gauge = metrics.getMeter('holdfast.engine').createObservableGauge('holdfast.queue.unclaimable', {
+    unit: '{instance}',
+    description: `Runnable instances of a machine and version that no scheduler has had for five minutes, among the first ${UNCLAIMABLE_FRONT} of each queue; looked at once a minute.`,
+  })
+  readonly #observeUnclaimable: ObservableCallback = (observed) => {
+    for (const { queue, machine, version, count } of this.#unclaimable.values())
+      observed.observe(count, { 'holdfast.queue': queue, 'holdfast.machine': machine, 'holdfast.version': version })
+  }
 
   constructor(options: ReaperOptions) {
     this.#options = options
@@ -100,6 +116,7 @@ export class Reaper {
       every('schedule runs', PARTITIONS_EVERY_MS, () => this.scheduleRuns()),
       every('partitions', PARTITIONS_EVERY_MS, () => this.partitions()),
       every('processes', PROCESSES_EVERY_MS, () => this.processes()),
+      every('unclaimable', UNCLAIMABLE_EVERY_MS, () => this.unclaimable()),
     ]
     this.#listener =
       options.listen === false
@@ -120,11 +137,13 @@ export class Reaper {
     if (this.#running) return
     this.#running = true
     this.#listener?.start()
+    this.#gauge.addCallback(this.#observeUnclaimable)
     for (const timer of this.#timers) timer.start()
   }
 
   async stop(): Promise<void> {
     this.#running = false
+    this.#gauge.removeCallback(this.#observeUnclaimable)
     await this.#listener?.stop()
     await Promise.all(this.#timers.map((timer) => timer.stop()))
   }
@@ -256,6 +275,24 @@ export class Reaper {
         'a silent process was removed from the list',
       )
     return dead.length
+  }
+
+  /** Looks for what nobody can run and warns when that is new; answers 0, because there is nothing that a second look at once would add. */
+  async unclaimable(): Promise<number> {
+    const found = await sampleUnclaimable(this.#options.db, { front: UNCLAIMABLE_FRONT })
+    const known = new Map(this.#unclaimable)
+    for (const [series, sample] of known) this.#unclaimable.set(series, { ...sample, count: 0 })
+    for (const sample of found) {
+      const { queue, machine, version, count } = sample
+      const series = JSON.stringify([queue, machine, version])
+      this.#unclaimable.set(series, sample)
+      if ((known.get(series)?.count ?? 0) === 0)
+        this.#logger.warn(
+          { queue, machine, version, instances: count },
+          'no scheduler has had this machine and version for five minutes: its instances wait; start one that has it',
+        )
+    }
+    return 0
   }
 
   #announce(queues: Iterable<string>): void {

@@ -3,19 +3,23 @@ import {
   type ClaimedRow,
   type DueRow,
   declareMachines,
+  type EndRow,
+  getEnd,
   isConnectionLoss,
   keysToWake,
   Listener,
   promoteDue,
   promoteThrottled,
+  refreshMachines,
   releaseClaims,
 } from '@holdfast/queries'
 import { type ConnectOptions, connectOne, type Db } from '@holdfast/schema'
 import { trace } from '@opentelemetry/api'
 import { wakeFreed } from './applied.ts'
 import { DueTimer } from './due-timer.ts'
-import { CancelledError, LeaseLostError, ShutdownError } from './errors.ts'
+import { CancelledError, LeaseLostError, ShutdownError, WaitTimeoutError } from './errors.ts'
 import type { Hints } from './hints.ts'
+import { InstanceWaits, waitIsOver, type WaitUntil } from './instance-waits.ts'
 import { type HeldClaim, LeaseKeeper } from './lease-keeper.ts'
 import { type Logger, silentLogger } from './logger.ts'
 import type { Machine } from './machine.ts'
@@ -67,6 +71,15 @@ const PROMOTE_LIMIT = 1_000
 const MAX_UNSTAGED = 5_000
 /** A look for due work without a hint; hints and what the last look said come in between. */
 const DUE_FLOOR_MS = 5_000
+/** How often it says that it is there; what nobody has said for five minutes counts as run by nobody. */
+const DECLARED_EVERY_MS = 30_000
+
+export interface WaitForOptions {
+  /** Default 5 minutes. */
+  readonly timeoutMs?: number
+  /** `terminal`: it has ended. `settled`: that, or it is parked for a signal or for children. Default `terminal`. */
+  readonly until?: WaitUntil
+}
 
 /**
  * Claims runnable instances from its queues, runs their steps and stages what they answer; fires the ticks of cron schedules. Any number may share a queue.
@@ -84,6 +97,8 @@ export class Scheduler {
   readonly #due: DueTimer
   readonly #throttled: DueTimer
   readonly #ticker: ScheduleTicker
+  readonly #declared: DueTimer
+  #waits: InstanceWaits
   readonly #listener: Listener | undefined
   #state: 'stopped' | 'starting' | 'running' | 'stopping' = 'stopped'
   #stopping: Promise<void> | undefined
@@ -153,6 +168,16 @@ export class Scheduler {
       logger,
       ...(options.calendarAheadMs === undefined ? {} : { calendarAheadMs: options.calendarAheadMs }),
     })
+    this.#declared = new DueTimer({
+      name: 'declared machines',
+      floorMs: DECLARED_EVERY_MS,
+      logger,
+      run: async () => {
+        await this.refreshDeclared()
+        return { count: 0, nextInMs: null }
+      },
+    })
+    this.#waits = new InstanceWaits(options.db)
     this.#due = new DueTimer({ name: 'scheduled', floorMs: DUE_FLOOR_MS, logger, run: () => this.#promote() })
     this.#listener =
       options.listen === false
@@ -187,6 +212,7 @@ export class Scheduler {
     this.#due.start()
     this.#throttled.start()
     this.#ticker.start()
+    this.#declared.start()
     for (const worker of this.#workers.values()) worker.start()
   }
 
@@ -217,6 +243,33 @@ export class Scheduler {
   async declare(): Promise<void> {
     const machines = this.#machines.values().map(({ name, version, queue, maxReclaims }) => ({ name, version, queue, maxReclaims }))
     if (machines.length > 0) await declareMachines(this.#options.db, { machines })
+  }
+
+  /** Says that its machines are still run here: what nobody says that of is shown as unclaimable. */
+  async refreshDeclared(): Promise<void> {
+    const machines = this.#machines.values().map(({ name, version }) => ({ name, version }))
+    if (machines.length > 0) await refreshMachines(this.#options.db, { machines, staleMs: DECLARED_EVERY_MS / 2 })
+  }
+
+  /**
+   * Waits in this process until an instance has come as far as `until`, and answers how it stands then; an end in failure is an answer too. It may run anywhere: the row
+   * is looked at every 25 to 250 ms, one statement for all who wait here, and at once when this process has applied something itself (direct flush).
+   * Throws {@link WaitTimeoutError} when the time is over, {@link ShutdownError} when the scheduler stops. Not for steps, which would
+   * hold their place meanwhile: a step that waits for others spawns them.
+   */
+  async waitFor(id: InstanceId, { timeoutMs = 300_000, until = 'terminal' }: WaitForOptions = {}): Promise<EndRow> {
+    const untilMs = performance.now() + timeoutMs
+    const waits = this.#waits
+    for (;;) {
+      const [row] = await getEnd(this.#options.db, { id })
+      if (row === undefined) throw new Error(`there is no instance ${id}: it was never inserted, or it is past its retention`)
+      if (waitIsOver(until, row.status)) return row
+      if (waits !== this.#waits) throw new ShutdownError(`the scheduler stopped while instance ${id} was waited for; it goes on`)
+      const restMs = untilMs - performance.now()
+      if (restMs <= 0)
+        throw new WaitTimeoutError(`instance ${id} was still ${row.status} after ${timeoutMs} ms; it goes on, and can be waited for again`)
+      await waits.wait(id, until, restMs)
+    }
   }
 
   /** null, or what is wrong: for the liveness probe. A database that is away is not the process's fault and no reason to restart it. */
@@ -256,6 +309,7 @@ export class Scheduler {
     await this.#due.stop()
     await this.#throttled.stop()
     await this.#ticker.stop()
+    await this.#declared.stop()
     await this.#listener?.stop()
     const unstarted = (await stopped).flat()
     if (wasRunning) {
@@ -279,11 +333,14 @@ export class Scheduler {
       }
     }
     await this.#leases.stop()
+    this.#waits.stop()
+    this.#waits = new InstanceWaits(this.#options.db)
   }
 
   #onWritten(outcomes: readonly RunOutcome[]): void {
     this.#leases.drop(outcomes.map((outcome) => ({ id: outcome.instanceId, epoch: outcome.claimEpoch })))
     for (const worker of this.#workers.values()) worker.refill()
+    if (this.#sink.continues) this.#waits.nudge()
   }
 
   #onLost(id: InstanceId, epoch: string): void {

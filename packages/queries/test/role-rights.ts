@@ -52,6 +52,8 @@ const byRole = {
   scheduler: [
     ...everyRole,
     'engine.declare_machines',
+    'engine.refresh_machines',
+    'engine.get_end',
     'engine.claim',
     'engine.load_inbox',
     'engine.stage_outcomes',
@@ -96,6 +98,7 @@ const byRole = {
     'engine.promote_due',
     'engine.fire_await_deadlines',
     'engine.delete_finished',
+    'engine.sample_unclaimable',
     'schedules.delete_old_runs',
     'engine.ensure_transition_partitions',
     'engine.drop_transition_partitions',

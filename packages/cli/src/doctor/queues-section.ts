@@ -22,7 +22,7 @@ export const queuesSection: SectionDefinition = {
           ({ machine, version, count, oldest_ms: oldest }): Finding => ({
             code: 'unclaimable',
             severity: 'warning',
-            what: `${plural(count, 'runnable instance')} of ${machine}/${version} can be run by nobody: no scheduler has ever declared it; the oldest has waited ${age(oldest)}`,
+            what: `${plural(count, 'runnable instance')} of ${machine}/${version} can be run by nobody: no scheduler has had it for five minutes; the oldest has waited ${age(oldest)}`,
             value: count,
             remedy: `deploy a scheduler whose HOLDFAST_MACHINES export ${machine} at version ${version}, or cancel them`,
           }),

@@ -1,4 +1,5 @@
 import { type RawBuilder, sql } from 'kysely'
+import { nobodyRunsIt } from '../engine/declare-machines.ts'
 import { type Statement, statement } from '../statement.ts'
 
 export interface StuckRow {
@@ -92,14 +93,14 @@ export interface UnclaimableRow {
   readonly oldest_ms: number
 }
 
-/** Runnable work of machines and versions that no scheduler has ever declared. Served by: instance_pick, machine_pkey; reads what is runnable. */
+/** Runnable work of machines and versions that no scheduler has had for five minutes. Served by: instance_pick, machine_pkey; reads what is runnable. */
 export const listUnclaimable = statement<{ overdueMs: number }, UnclaimableRow>(
   'doctor.list_unclaimable',
   ({ overdueMs }) => sql<UnclaimableRow>`
 SELECT g.machine, g.version, count(*)::integer AS count, (extract(epoch FROM now() - min(g.eligible_at)) * 1000)::float8 AS oldest_ms
 FROM holdfast.instance g
 WHERE g.status = 'runnable' AND g.eligible_at < now() - ${overdueMs}::bigint * interval '1 millisecond'
-  AND NOT EXISTS (SELECT FROM holdfast.machine m WHERE m.name = g.machine AND m.version = g.version)
+  AND ${nobodyRunsIt}
 GROUP BY g.machine, g.version ORDER BY 3 DESC, 1, 2 LIMIT 100`,
   { overdueMs: 60_000 },
 )

@@ -1,4 +1,4 @@
-import { sql } from 'kysely'
+import { type RawBuilder, sql } from 'kysely'
 import { statement } from '../statement.ts'
 
 export interface DeclaredMachine {
@@ -24,6 +24,31 @@ ORDER BY name, version
 ON CONFLICT (name, version) DO UPDATE SET queue = excluded.queue, max_reclaims = excluded.max_reclaims, seen_at = now()`,
   { machines: [{ name: 'checkout', version: 1, queue: 'default', maxReclaims: 5 }] },
 )
+
+/**
+ * Says that a scheduler with these machines is there still; every half a minute by each, and one of several that share a machine is enough.
+ * Locks: machine rows SKIP LOCKED, those that nobody has seen for a while. Served by: machine_pkey.
+ */
+export const refreshMachines = statement<{ machines: readonly Pick<DeclaredMachine, 'name' | 'version'>[]; staleMs: number }, never>(
+  'engine.refresh_machines',
+  ({ machines, staleMs }) => sql<never>`
+WITH stale AS MATERIALIZED (
+  SELECT m.name, m.version
+  FROM unnest(${machines.map((row) => row.name)}::text[], ${machines.map((row) => row.version)}::integer[]) AS mine (name, version)
+  CROSS JOIN LATERAL (
+    SELECT d.name, d.version FROM holdfast.machine d
+    WHERE d.name = mine.name AND d.version = mine.version AND d.seen_at < now() - ${staleMs}::bigint * interval '1 millisecond'
+    FOR NO KEY UPDATE SKIP LOCKED
+  ) m
+)
+UPDATE holdfast.machine g SET seen_at = now() FROM stale WHERE g.name = stale.name AND g.version = stale.version`,
+  { machines: [{ name: 'checkout', version: 1 }], staleMs: 15_000 },
+)
+
+/** Whether nobody can run instance `g`: no scheduler with its machine and version has been there for five minutes. Schedulers say so every half a minute. */
+export const nobodyRunsIt: RawBuilder<unknown> = sql`NOT EXISTS (
+    SELECT FROM holdfast.machine m WHERE m.name = g.machine AND m.version = g.version AND m.seen_at > now() - interval '5 minutes'
+  )`
 
 /**
  * Some of what is declared, for the message to somebody who asked for something else: versions of the names asked for come first.

@@ -1,6 +1,7 @@
 import type { InstanceStatus, ProjectId } from '@holdfast/contracts'
 import { sql } from 'kysely'
 import { statement } from '../statement.ts'
+import { nobodyRunsIt } from './declare-machines.ts'
 
 export interface QueueDepthRow {
   readonly queue: string
@@ -9,7 +10,7 @@ export interface QueueDepthRow {
   readonly count: number
   /** Age of the oldest one that could run, in milliseconds; only for `runnable`. */
   readonly oldest_ms: number | null
-  /** Runnable, of a machine or version that nobody has declared. */
+  /** Runnable, of a machine or version that no scheduler has had for five minutes. */
   readonly unclaimable: number
   readonly paused: boolean
 }
@@ -27,9 +28,7 @@ SELECT coalesce(live.queue, q.name) AS queue, live.status, coalesce(live.count, 
 FROM (
   SELECT g.queue, g.status, count(*)::integer AS count,
     (extract(epoch FROM now() - min(g.eligible_at) FILTER (WHERE g.status = 'runnable')) * 1000)::float8 AS oldest_ms,
-    (count(*) FILTER (WHERE g.status = 'runnable' AND NOT EXISTS (
-      SELECT FROM holdfast.machine m WHERE m.name = g.machine AND m.version = g.version
-    )))::integer AS unclaimable
+    (count(*) FILTER (WHERE g.status = 'runnable' AND ${nobodyRunsIt}))::integer AS unclaimable
   FROM holdfast.instance g
   WHERE g.status NOT IN ('done', 'failed', 'cancelled')
     AND (${projectId}::bigint IS NULL OR g.project_id = ${projectId}::bigint)
@@ -38,6 +37,38 @@ FROM (
 FULL JOIN holdfast.queue q ON q.name = live.queue
 ORDER BY 1, 2`,
   { projectId: '1' as ProjectId },
+)
+
+export interface UnclaimableSample {
+  readonly queue: string
+  readonly machine: string
+  readonly version: number
+  readonly count: number
+}
+
+/**
+ * What nobody can run, as far as it stands among the first `front` runnable ones of its queue, where it gathers because everything else is taken away before it:
+ * for a metric, at a cost that does not grow with the backlog.
+ * Locks: nothing. Served by: instance_pick (one look for each queue, and the front of each), machine_pkey.
+ */
+export const sampleUnclaimable = statement<{ front: number }, UnclaimableSample>(
+  'engine.sample_unclaimable',
+  ({ front }) => sql<UnclaimableSample>`
+WITH RECURSIVE skip AS (
+  (SELECT w.queue FROM holdfast.instance w WHERE w.status = 'runnable' ORDER BY w.queue LIMIT 1)
+  UNION ALL
+  SELECT (SELECT w.queue FROM holdfast.instance w WHERE w.status = 'runnable' AND w.queue > skip.queue ORDER BY w.queue LIMIT 1)
+  FROM skip WHERE skip.queue IS NOT NULL
+)
+SELECT g.queue, g.machine, g.version, count(*)::integer AS count
+FROM skip
+CROSS JOIN LATERAL (
+  SELECT w.queue, w.machine, w.version FROM holdfast.instance w
+  WHERE w.status = 'runnable' AND w.queue = skip.queue ORDER BY w.priority, w.eligible_at, w.id LIMIT ${front}::integer
+) g
+WHERE ${nobodyRunsIt}
+GROUP BY g.queue, g.machine, g.version`,
+  { front: 1_000 },
 )
 
 /** Pauses or resumes a queue for every claim from the next one on; what executes goes on to the end of its step. */

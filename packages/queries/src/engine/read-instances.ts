@@ -94,6 +94,20 @@ export const getStatuses = statement<{ ids: readonly InstanceId[] }, { id: Insta
   { ids: ['1' as InstanceId] },
 )
 
+export interface EndRow {
+  readonly id: InstanceId
+  readonly status: InstanceStatus
+  readonly result: JsonValue
+  readonly error: FailureRecord | null
+}
+
+/** What became of an instance, for who waited for it in a process of the engine: of any project, as everything else there. Served by: instance_pkey. */
+export const getEnd = statement<{ id: InstanceId }, EndRow>(
+  'engine.get_end',
+  ({ id }) => sql<EndRow>`SELECT id, status, result, error FROM holdfast.instance WHERE id = ${id}::bigint`,
+  { id: '1' as InstanceId },
+)
+
 export interface TransitionRow {
   readonly kind: OutcomeKind
   readonly from_step: string

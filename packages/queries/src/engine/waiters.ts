@@ -23,9 +23,11 @@ export interface Key {
  *
  * Locks: heads of the lines FOR NO KEY UPDATE in id order, over all keys: two that look at one line at different moments see it in different orders, and would deadlock
  * if they locked it in the line's. Claims do not wait for rows.
+ * In a gate's line those do not count that no scheduler has been able to run for five minutes: the slots are for those behind them. In a serial key's line they do,
+ * because its order is strict.
  * Rows that wait for a rate limit stay: their time is set. The queues of a line are found by skipping from one to the next, and not by reading a line of a hundred
  * thousand for each end.
- * Served by: instance_line, instance_concurrency_active, gate_slot_pkey, limit_policy_pkey, instance_pkey.
+ * Served by: instance_line, instance_concurrency_active, gate_slot_pkey, limit_policy_pkey, machine_pkey, instance_pkey.
  */
 export const wakeWaiters = statement<{ keys: readonly Key[] }, { queue: string }>(
   'engine.wake_waiters',
@@ -69,7 +71,9 @@ WITH given AS MATERIALIZED (
     SELECT w.id FROM holdfast.instance w
     WHERE w.project_id = r.project_id AND w.concurrency_key = r.key AND w.queue = line.queue
       AND w.status IN ('runnable', 'throttled') AND w.concurrency_key IS NOT NULL
-      AND (NOT r.gate OR w.throttled_until IS NULL)
+      AND (NOT r.gate OR w.throttled_until IS NULL AND NOT EXISTS (
+        SELECT FROM holdfast.machine m WHERE m.name = w.machine AND m.version = w.version AND m.seen_at <= now() - interval '5 minutes'
+      ))
     ORDER BY w.priority, w.eligible_at, w.id LIMIT r.free
   ) first
 ), locked AS MATERIALIZED (

@@ -6,8 +6,8 @@ FROM (
   SELECT g.queue, g.status, count(*)::integer AS count,
     (extract(epoch FROM now() - min(g.eligible_at) FILTER (WHERE g.status = 'runnable')) * 1000)::float8 AS oldest_ms,
     (count(*) FILTER (WHERE g.status = 'runnable' AND NOT EXISTS (
-      SELECT FROM holdfast.machine m WHERE m.name = g.machine AND m.version = g.version
-    )))::integer AS unclaimable
+    SELECT FROM holdfast.machine m WHERE m.name = g.machine AND m.version = g.version AND m.seen_at > now() - interval '5 minutes'
+  )))::integer AS unclaimable
   FROM holdfast.instance g
   WHERE g.status NOT IN ('done', 'failed', 'cancelled')
     AND ($1::bigint IS NULL OR g.project_id = $2::bigint)

@@ -39,7 +39,9 @@ WITH given AS MATERIALIZED (
     SELECT w.id FROM holdfast.instance w
     WHERE w.project_id = r.project_id AND w.concurrency_key = r.key AND w.queue = line.queue
       AND w.status IN ('runnable', 'throttled') AND w.concurrency_key IS NOT NULL
-      AND (NOT r.gate OR w.throttled_until IS NULL)
+      AND (NOT r.gate OR w.throttled_until IS NULL AND NOT EXISTS (
+        SELECT FROM holdfast.machine m WHERE m.name = w.machine AND m.version = w.version AND m.seen_at <= now() - interval '5 minutes'
+      ))
     ORDER BY w.priority, w.eligible_at, w.id LIMIT r.free
   ) first
 ), locked AS MATERIALIZED (

@@ -21,9 +21,9 @@ export const waitIsOver = (until: WaitUntil, status: InstanceStatus): boolean =>
 
 /**
  * Waits for instances to settle: one statement a tick for all waiters of this process, however many there are and come; none while nobody waits.
- * The row is the truth; nothing has to be told to us.
+ * The row is the truth; nothing has to be told to us, and {@link nudge} only makes the next look sooner.
  */
-export class WaitRegistry {
+export class InstanceWaits {
   readonly #db: Db
   readonly #waiters = new Set<Waiter>()
   #timer: NodeJS.Timeout | undefined
@@ -40,13 +40,13 @@ export class WaitRegistry {
    * Whether it settled before the time was over or `signal` aborted. An instance that is gone counts as settled. The caller has seen it
    * unsettled a moment ago: the first look is a tick away.
    */
-  async wait(id: InstanceId, until: WaitUntil, timeoutMs: number, signal: AbortSignal): Promise<boolean> {
-    if (this.#stopped || signal.aborted) return false
+  async wait(id: InstanceId, until: WaitUntil, timeoutMs: number, signal?: AbortSignal): Promise<boolean> {
+    if (this.#stopped || signal?.aborted === true) return false
     const { promise, resolve } = Promise.withResolvers<boolean>()
     const waiter: Waiter = { id, until, resolve }
     const timer = setTimeout(() => resolve(false), timeoutMs)
     const abort = (): void => resolve(false)
-    signal.addEventListener('abort', abort)
+    signal?.addEventListener('abort', abort)
     this.#waiters.add(waiter)
     this.#lastArrivalMs = performance.now()
     this.#tickIn(FIRST_TICK_MS)
@@ -54,9 +54,14 @@ export class WaitRegistry {
       return await promise
     } finally {
       clearTimeout(timer)
-      signal.removeEventListener('abort', abort)
+      signal?.removeEventListener('abort', abort)
       this.#waiters.delete(waiter)
     }
+  }
+
+  /** Something has ended in this process: look now, not at the next tick. Costs nothing while nobody waits. */
+  nudge(): void {
+    if (this.#waiters.size > 0) this.#tickIn(0)
   }
 
   /** Ends every wait with «not yet»: the process is stopping, and clients ask again elsewhere. */
