@@ -1,55 +1,13 @@
 // Every `ts` block of the pages compiles with the settings of the repository, as a module of its own. What a fragment leaves to its reader stands in a
 // comment before it, and is compiled above it:  <!-- given: declare const token: string -->
 import { execFile } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { ROOT } from '../end-to-end/running-system.ts'
+import { allBlocks, BLOCKS_FOLDER } from './page-blocks.ts'
 
-const PAGES = [
-  'README.md',
-  'ARCHITECTURE.md',
-  'LIMITS.md',
-  ...readdirSync(join(ROOT, 'docs'), { recursive: true }).flatMap((file) => (String(file).endsWith('.md') ? [`docs/${String(file)}`] : [])),
-]
-
-interface Block {
-  readonly place: string
-  readonly file: string
-  /** The page with all but the block and its givens blanked out, so that the compiler speaks of the lines of the page. */
-  readonly text: string
-}
-
-function blocksOf(page: string): Block[] {
-  const blocks: Block[] = []
-  let givens: [number, string][] = []
-  let block: string[] | undefined
-  let start = 0
-  const lines = readFileSync(join(ROOT, page), 'utf8').split('\n')
-  for (const [index, line] of lines.entries()) {
-    if (block !== undefined) {
-      if (line !== '```') block[index] = line
-      else {
-        for (const [at, text] of givens) block[at] = text
-        const text = [...Array.from(block, (each: string | undefined) => each ?? ''), 'export {}'].join('\n')
-        blocks.push({ place: `${page}:${start + 1}`, file: `${page.replaceAll(/[/.]/g, '-')}-${start + 1}.ts`, text })
-        block = undefined
-        givens = []
-      }
-      continue
-    }
-    const given = /^<!-- given: (.*) -->$/.exec(line)?.[1]
-    if (given !== undefined) givens.push([index, given])
-    else if (/^```(ts|typescript)\b/.test(line)) [block, start] = [[], index]
-    else if (!line.startsWith('<!--')) givens = []
-  }
-  if (block !== undefined) throw new Error(`${page}:${start + 1}: the block has no end`)
-  return blocks
-}
-
-const blocks = PAGES.flatMap(blocksOf)
-/** In this package, so that what a block imports is found where the tests' imports are. */
-const parent = join(import.meta.dirname, '../.blocks')
+const blocks = allBlocks()
 /** Or the tests below would pass with a compiler that sees nothing. */
 const WRONG = `import { machine } from '@holdfast/engine'
 export const typo = machine('typo', {
@@ -63,8 +21,8 @@ let folder: string
 let said = ''
 
 beforeAll(async () => {
-  mkdirSync(parent, { recursive: true })
-  folder = mkdtempSync(join(parent, 'run-'))
+  mkdirSync(BLOCKS_FOLDER, { recursive: true })
+  folder = mkdtempSync(join(BLOCKS_FOLDER, 'run-'))
   for (const { file, text } of blocks) writeFileSync(join(folder, file), text)
   writeFileSync(join(folder, 'wrong.ts'), WRONG)
   const paths = {

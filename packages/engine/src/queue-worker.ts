@@ -43,8 +43,8 @@ const FIRST_IDLE_MS = 10
 const GATHER_MS = 5
 /** Instances that a claim looks at after one in which many were denied. */
 const WIDE_WINDOW = 1_000
-/** A claim that lost the race for a serial key sees the winner at once. */
-const CLAIM_ATTEMPTS = 3
+/** A claim that lost the race for a serial key, or for a slot of a new gate, sees the winner at once; with every race somebody has won, so that each attempt has fewer rivals. */
+const CLAIM_ATTEMPTS = 10
 const MAX_ERROR_PAUSE_MS = 5_000
 
 /**
