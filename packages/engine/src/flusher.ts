@@ -12,8 +12,9 @@ import {
   ridersOfEnded,
 } from '@holdfast/queries'
 import type { Db } from '@holdfast/schema'
-import { announceApplied, followApplied, wakeFreed } from './applied.ts'
+import { announceApplied, type Announcing, followApplied, wakeFreed } from './applied.ts'
 import type { Hints } from './hints.ts'
+import { type Limiter, PostgresLimiter } from './limiter.ts'
 import { type Logger, silentLogger } from './logger.ts'
 
 export interface FlusherOptions {
@@ -22,6 +23,8 @@ export interface FlusherOptions {
   readonly logger?: Logger
   /** Most outcomes in one transaction. Default 1,000. Larger gains nothing and holds more locks at once; at 1 each outcome pays a commit of its own. */
   readonly maxBatch?: number
+  /** Who keeps limits. Default: rows of the same database. */
+  readonly limiter?: Limiter
 }
 
 export interface FlushResult {
@@ -52,7 +55,7 @@ const RACE_ATTEMPTS = 10
 export class Flusher {
   readonly #db: Db
   readonly #logger: Logger
-  readonly #resources: { readonly db: Db; readonly hints: Hints; readonly logger: Logger }
+  readonly #resources: Announcing
   readonly #maxBatch: number
   #limit: number
   #afterSeq = 0n
@@ -60,10 +63,10 @@ export class Flusher {
   #idle = true
   readonly totals = { flushes: 0, applied: 0, stale: 0, quarantined: 0 }
 
-  constructor({ db, hints, logger = silentLogger, maxBatch = 1_000 }: FlusherOptions) {
+  constructor({ db, hints, logger = silentLogger, maxBatch = 1_000, limiter = new PostgresLimiter(db) }: FlusherOptions) {
     this.#db = db
     this.#logger = logger
-    this.#resources = { db, hints, logger }
+    this.#resources = { limiter, hints, logger }
     this.#maxBatch = this.#limit = maxBatch
   }
 

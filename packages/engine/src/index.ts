@@ -6,6 +6,7 @@ export { Flusher, type FlusherOptions, type FlushResult } from './flusher.ts'
 export type { Hints } from './hints.ts'
 export { InstanceWaits, waitIsOver, type WaitUntil } from './instance-waits.ts'
 export type { RateLimit } from '@holdfast/contracts'
+export { type Limiter, PostgresLimiter } from './limiter.ts'
 export type { Logger, StepLogger } from './logger.ts'
 export {
   type JobDefinition,

@@ -3,6 +3,7 @@ import { type AppliedRow, applyGiven, type Executor, stageOutcomes, type StagedO
 import type { Db } from '@holdfast/schema'
 import { announceApplied, followApplied } from './applied.ts'
 import type { Hints } from './hints.ts'
+import type { Limiter } from './limiter.ts'
 import type { Logger } from './logger.ts'
 import type { RunOutcome } from './run-step.ts'
 
@@ -59,10 +60,10 @@ export class StagingSink implements OutcomeSink {
 /** Straight to the instances, by the flusher's own statements (`HOLDFAST_FLUSH=direct`): no flusher needed, and the scheduler needs its rights. */
 export class DirectSink implements OutcomeSink {
   readonly continues = true
-  readonly #resources: SinkResources
+  readonly #resources: SinkResources & { readonly limiter: Limiter }
   readonly #leaseMs: number
 
-  constructor(resources: SinkResources & { readonly leaseMs: number }) {
+  constructor(resources: SinkResources & { readonly limiter: Limiter; readonly leaseMs: number }) {
     this.#resources = resources
     this.#leaseMs = resources.leaseMs
   }

@@ -1,7 +1,8 @@
 import type { InstanceId } from '@holdfast/contracts'
-import { type ClaimedRow, claim, claimById, type InboxRow, isConnectionLoss, isLostRace, loadInbox } from '@holdfast/queries'
+import { type ClaimedRow, type InboxRow, isConnectionLoss, isLostRace, loadInbox } from '@holdfast/queries'
 import { ClaimPace, MAX_AHEAD } from './claim-pace.ts'
 import type { HeldClaim } from './lease-keeper.ts'
+import type { Limiter } from './limiter.ts'
 import type { Logger } from './logger.ts'
 import type { MachineRegistry } from './machine-registry.ts'
 import { type Claimed, type RunnerResources, type RunOutcome, runStep } from './run-step.ts'
@@ -15,6 +16,7 @@ export interface QueueWorkerOptions extends RunnerResources {
   readonly worker: string
   readonly leaseMs: number
   readonly machines: MachineRegistry
+  readonly limiter: Limiter
   readonly logger: Logger
   /** Longest pause between two looks at an empty queue that nobody hints at. */
   readonly maxIdleMs: number
@@ -194,11 +196,9 @@ export class QueueWorker {
   }
 
   async #claim(limit: number): Promise<number> {
-    const { queue, worker, leaseMs, machines } = this.#options
+    const { queue, worker, leaseMs, machines, limiter } = this.#options
     const window = this.#wide ? Math.max(limit, WIDE_WINDOW) : limit
-    const looked = await this.#claimRows(() =>
-      claim(this.#options.db, { queue, limit, window, worker, leaseMs, machines: machines.keys() }),
-    )
+    const looked = await this.#claimRows(() => limiter.claim({ queue, limit, window, worker, leaseMs, machines: machines.keys() }))
     const rows = this.#parkDenied(looked)
     // Behind those that were denied there may be others: look further, and at once.
     this.#wide = rows.length < looked.length
@@ -286,13 +286,13 @@ export class QueueWorker {
   }
 
   async #goOn(claimed: Claimed, outcome: RunOutcome, { continuedAs }: Verdict): Promise<Claimed | undefined> {
-    const { worker, leaseMs, machines, db } = this.#options
+    const { worker, leaseMs, machines, limiter } = this.#options
     const { row } = claimed
     const next =
       continuedAs === undefined
         ? outcome.rateKey === undefined && outcome.concurrencyKey === undefined
           ? undefined // asked to stop meanwhile
-          : this.#parkDenied(await this.#claimRows(() => claimById(db, { id: row.id, worker, leaseMs, machines: machines.keys() })))[0]
+          : this.#parkDenied(await this.#claimRows(() => limiter.claimById({ id: row.id, worker, leaseMs, machines: machines.keys() })))[0]
         : {
             ...row,
             claim_epoch: continuedAs,

@@ -6,29 +6,26 @@ import {
   deleteOldRuns,
   dropTransitionPartitions,
   endCascade,
+  type EndedRow,
   endInstances,
   ensureTransitionPartitions,
+  type Executor,
   fireAwaitDeadlines,
   hasReaperWork,
   type Key,
   Listener,
   nextCascade,
-  nextWaitedKeys,
   promoteDue,
-  promoteThrottled,
   reapExpired,
-  releaseChangedRateLines,
   removeDeadProcesses,
-  removeIdleBuckets,
-  removeIdleSlots,
   sampleUnclaimable,
   type UnclaimableSample,
-  wakeWaiters,
 } from '@holdfast/queries'
 import { type ConnectOptions, connectOne, type Db } from '@holdfast/schema'
 import { metrics, type ObservableCallback } from '@opentelemetry/api'
 import { DueTimer } from './due-timer.ts'
 import type { Hints } from './hints.ts'
+import { type Limiter, PostgresLimiter } from './limiter.ts'
 import { type Logger, silentLogger } from './logger.ts'
 
 export interface ReaperOptions {
@@ -49,6 +46,8 @@ export interface ReaperOptions {
   /** Silence after which a process is taken for dead. Default 60 s. */
   readonly processSilentMs?: number
   readonly listen?: boolean
+  /** Who keeps gates, serial keys and rate limits. Default: rows of the same database. */
+  readonly limiter?: Limiter
 }
 
 /** Rows healed by one statement: bounded, so that no sweep holds locks or a snapshot for long. */
@@ -76,6 +75,7 @@ export class Reaper {
   readonly name = 'reaper'
   readonly #options: ReaperOptions
   readonly #logger: Logger
+  readonly #limiter: Limiter
   readonly #timers: readonly DueTimer[]
   readonly #scheduled: DueTimer
   readonly #throttled: DueTimer
@@ -97,6 +97,7 @@ export class Reaper {
   constructor(options: ReaperOptions) {
     this.#options = options
     const logger = (this.#logger = options.logger ?? silentLogger)
+    this.#limiter = options.limiter ?? new PostgresLimiter(options.db)
     const every = (name: string, floorMs: number, run: () => Promise<number>): DueTimer =>
       // A full batch is followed by the next at once; otherwise the floor is the period.
       new DueTimer({ name, floorMs, logger, run: async () => ({ count: (await run()) >= LIMIT ? 1 : 0, nextInMs: null }) })
@@ -162,7 +163,7 @@ export class Reaper {
 
   /** Takes back expired claims; answers how many. */
   async reap(): Promise<number> {
-    const { rows: reaped, queues } = await endInstances(this.#options.db, (trx) =>
+    const { rows: reaped, queues } = await this.#end((trx) =>
       reapExpired(trx, { limit: LIMIT, defaultMaxReclaims: this.#options.defaultMaxReclaims ?? 5 }),
     )
     if (reaped.length > 0) {
@@ -188,21 +189,21 @@ export class Reaper {
   }
 
   async promoteThrottled(): Promise<{ count: number; nextInMs: number | null }> {
-    const [due] = await promoteThrottled(this.#options.db, { limit: LIMIT })
+    const due = await this.#limiter.promote(LIMIT)
     this.#announce(due?.queues ?? [])
     return { count: due?.count ?? 0, nextInMs: due?.next_in_ms ?? null }
   }
 
   /** Ends what was cancelled and did not stop in time, and cancels some children of cancelled parents; answers how many. */
   async cancellations(): Promise<number> {
-    const { db, cancelGraceMs = 30_000 } = this.#options
-    const overdue = await endInstances(db, (trx) => cancelOverdue(trx, { graceMs: cancelGraceMs, limit: LIMIT }))
+    const { cancelGraceMs = 30_000 } = this.#options
+    const overdue = await this.#end((trx) => cancelOverdue(trx, { graceMs: cancelGraceMs, limit: LIMIT }))
     if (overdue.rows.length > 0)
       this.#logger.warn(
         { cancelled: overdue.rows.length, instance_ids: overdue.rows.slice(0, 10).map(({ id }) => id) },
         'cancelled instances did not stop in time; their claims are over',
       )
-    const cascaded = await endInstances(db, async (trx) => {
+    const cascaded = await this.#end(async (trx) => {
       const [next] = await nextCascade(trx, { limit: LIMIT })
       if (next === undefined) return []
       const children = next.children ?? []
@@ -218,27 +219,21 @@ export class Reaper {
 
   /** Looks after those who wait for some of the keys, from where the last look ended; answers how many it woke. */
   async waiters(): Promise<number> {
-    const { db } = this.#options
-    const found = await nextWaitedKeys(db, { ...this.#lastKey, limit: LIMIT })
-    const keys = found.map(({ project_id: projectId, key }) => ({ projectId, key }))
+    const keys = await this.#limiter.waitedKeys(this.#lastKey, LIMIT)
     this.#lastKey = keys.length < LIMIT ? FIRST_KEY : (keys.at(-1) ?? FIRST_KEY)
-    const woken = keys.length === 0 ? [] : await wakeWaiters(db, { keys })
-    this.#announce(woken.map(({ queue }) => queue))
+    this.#announce(await this.#limiter.wake(keys))
     return keys.length
   }
 
   /** Gives those their time anew who were parked for a rate limit by what it was before it changed; answers how many. */
   async changedLimits(): Promise<number> {
-    const [released] = await releaseChangedRateLines(this.#options.db, { limit: LIMIT })
-    this.#announce(released?.queues ?? [])
-    return released?.count ?? 0
+    const { count, queues } = await this.#limiter.releaseChanged(LIMIT)
+    this.#announce(queues)
+    return count
   }
 
   async idleLimits(): Promise<number> {
-    const params = { idleMs: IDLE_LIMITS_MS, limit: LIMIT }
-    const [slots] = await removeIdleSlots(this.#options.db, params)
-    const [buckets] = await removeIdleBuckets(this.#options.db, params)
-    return Math.max(slots?.count ?? 0, buckets?.count ?? 0)
+    return this.#limiter.removeIdle(IDLE_LIMITS_MS, LIMIT)
   }
 
   async fireDeadlines(): Promise<{ count: number; nextInMs: number | null }> {
@@ -293,6 +288,10 @@ export class Reaper {
         )
     }
     return 0
+  }
+
+  #end<Row extends EndedRow>(end: (trx: Executor) => Promise<readonly Row[]>): ReturnType<typeof endInstances<Row>> {
+    return endInstances(this.#options.db, end, (keys) => this.#limiter.wake(keys))
   }
 
   #announce(queues: Iterable<string>): void {

@@ -9,7 +9,6 @@ import {
   keysToWake,
   Listener,
   promoteDue,
-  promoteThrottled,
   refreshMachines,
   releaseClaims,
 } from '@holdfast/queries'
@@ -21,6 +20,7 @@ import { CancelledError, LeaseLostError, ShutdownError, WaitTimeoutError } from 
 import type { Hints } from './hints.ts'
 import { InstanceWaits, waitIsOver, type WaitUntil } from './instance-waits.ts'
 import { type HeldClaim, LeaseKeeper } from './lease-keeper.ts'
+import { type Limiter, PostgresLimiter } from './limiter.ts'
 import { type Logger, silentLogger } from './logger.ts'
 import type { Machine } from './machine.ts'
 import { MachineRegistry } from './machine-registry.ts'
@@ -63,6 +63,8 @@ export interface SchedulerOptions {
   readonly drainMs?: number
   /** How far the calendar that cron schedules go by is ahead of the database's clock: for tests that let time pass. Default: not at all. */
   readonly calendarAheadMs?: () => number
+  /** Who keeps gates, serial keys and rate limits. Default: rows of the same database. */
+  readonly limiter?: Limiter
 }
 
 const DEFAULT_CONCURRENCY = 100
@@ -90,6 +92,7 @@ export class Scheduler {
   readonly #options: SchedulerOptions
   readonly #logger: Logger
   readonly #machines: MachineRegistry
+  readonly #limiter: Limiter
   readonly #workers: ReadonlyMap<string, QueueWorker>
   readonly #sink: OutcomeSink
   readonly #writer: OutcomeWriter
@@ -112,7 +115,8 @@ export class Scheduler {
     if (heartbeatMs * 2 > leaseMs)
       throw new RangeError(`heartbeatMs (${heartbeatMs}) must be at most half of leaseMs (${leaseMs}), or one slow renewal loses the lease`)
 
-    const resources = { db: options.db, worker: options.worker, hints: options.hints, logger }
+    const limiter = (this.#limiter = options.limiter ?? new PostgresLimiter(options.db))
+    const resources = { db: options.db, limiter, worker: options.worker, hints: options.hints, logger }
     this.#sink = options.flush === 'direct' ? new DirectSink({ ...resources, leaseMs }) : new StagingSink(resources)
     this.#writer = new OutcomeWriter({ sink: this.#sink, logger, onWritten: (outcomes) => this.#onWritten(outcomes) })
     const queues = Object.entries(options.queues ?? defaultQueues(this.#machines))
@@ -140,6 +144,7 @@ export class Scheduler {
           worker: options.worker,
           leaseMs,
           machines: this.#machines,
+          limiter,
           logger,
           tracer: trace.getTracer('holdfast.engine'),
           maxIdleMs: (options.maxIdleMs ?? 1_000) * queues.length,
@@ -361,7 +366,7 @@ export class Scheduler {
     if (soonestMs !== Number.POSITIVE_INFINITY) this.#throttled.dueIn(Math.max(0, soonestMs))
     const keys = keysToWake(rows)
     const hints = { send: (_channel: string, queue: string) => this.#wake(queue) }
-    void wakeFreed({ db: this.#options.db, hints, logger: this.#logger }, keys)
+    void wakeFreed({ limiter: this.#limiter, hints, logger: this.#logger }, keys)
   }
 
   async #handBack(claims: readonly HeldClaim[]): Promise<void> {
@@ -371,7 +376,7 @@ export class Scheduler {
       const released = await releaseClaims(this.#options.db, { ids: claims.map(({ id }) => id), epochs: claims.map(({ epoch }) => epoch) })
       for (const queue of new Set(released.map((row) => row.queue))) this.#options.hints.send(Channels.runnable, queue)
       await wakeFreed(
-        { db: this.#options.db, hints: this.#options.hints, logger: this.#logger },
+        { limiter: this.#limiter, hints: this.#options.hints, logger: this.#logger },
         released.flatMap(({ project_id: projectId, concurrency_key: key }) => (key === null ? [] : [{ projectId, key }])),
       )
     } catch (error) {
@@ -380,12 +385,13 @@ export class Scheduler {
   }
 
   async #promote(): Promise<{ count: number; nextInMs: number | null }> {
-    return this.#announceDue(await promoteDue(this.#options.db, { limit: PROMOTE_LIMIT }))
+    const [due] = await promoteDue(this.#options.db, { limit: PROMOTE_LIMIT })
+    return this.#announceDue(due)
   }
   async #promoteThrottled(): Promise<{ count: number; nextInMs: number | null }> {
-    return this.#announceDue(await promoteThrottled(this.#options.db, { limit: PROMOTE_LIMIT }))
+    return this.#announceDue(await this.#limiter.promote(PROMOTE_LIMIT))
   }
-  #announceDue([due]: readonly DueRow[]): { count: number; nextInMs: number | null } {
+  #announceDue(due: DueRow | undefined): { count: number; nextInMs: number | null } {
     for (const queue of due?.queues ?? []) this.#wake(queue)
     return { count: due?.count ?? 0, nextInMs: due?.next_in_ms ?? null }
   }

@@ -20,11 +20,13 @@ const ATTEMPTS = 10
 
 /**
  * Ends instances by `end`, with what follows in the same transaction (inboxes, parents, children) and after it (those who wait for their keys). Answers what `end`
- * answered, and the queues that have got something to run. `end` is called again when its transaction loses a race.
+ * answered, and the queues that have got something to run. `end` is called again when its transaction loses a race. `wake` wakes those who wait for keys that are free now;
+ * default: by the statement of this package.
  */
 export async function endInstances<Row extends EndedRow>(
   db: Db,
   end: (trx: Executor) => Promise<readonly Row[]>,
+  wake: (keys: readonly Key[]) => Promise<readonly string[]> = async (keys) => (await wakeWaiters(db, { keys })).map(({ queue }) => queue),
 ): Promise<{ readonly rows: readonly Row[]; readonly queues: readonly string[] }> {
   for (let attempt = 1; ; attempt += 1) {
     try {
@@ -35,8 +37,8 @@ export async function endInstances<Row extends EndedRow>(
         return { rows: ended, queues: followed?.queues ?? [] }
       })
       const freed = rows.filter((row) => row.status !== 'executing').flatMap(keyOf)
-      const woken = freed.length === 0 ? [] : await wakeWaiters(db, { keys: freed })
-      return { rows, queues: [...new Set([...queues, ...woken.map(({ queue }) => queue)])] }
+      const woken = freed.length === 0 ? [] : await wake(freed)
+      return { rows, queues: [...new Set([...queues, ...woken])] }
     } catch (error) {
       if (!isLostRace(error) || attempt === ATTEMPTS) throw error
     }
