@@ -58,6 +58,9 @@ export class QueueWorker {
   readonly #pace = new ClaimPace()
   readonly #running = new Set<Claimed>()
   #buffer: Claimed[] = []
+  /** Those between two steps of an inline continuation. */
+  #continuing = 0
+  #continued: { readonly row: ClaimedRow; readonly chain: number }[] = []
   #stopped = true
   /** From a stop on no claim goes on inline; a worker that is driven by `runOnce` is not started and not stopping either. */
   #stopping = false
@@ -129,7 +132,7 @@ export class QueueWorker {
 
   /** Resolves when no step runs; never rejects. */
   async idle(): Promise<void> {
-    if (this.#running.size > 0) await this.#whenEmpty()
+    await this.#whenEmpty()
   }
 
   abortAll(reason: Error): void {
@@ -154,10 +157,11 @@ export class QueueWorker {
     const { concurrency, maxUnstaged, unstaged } = this.#options
     if (unstaged() >= maxUnstaged) return // staging calls refill()
     const target = concurrency + this.#pace.ahead(nowMs)
-    const want = Math.min(MAX_CLAIM, target - this.#running.size - this.#buffer.length)
+    const held = this.#running.size + this.#buffer.length + this.#continuing
+    const want = Math.min(MAX_CLAIM, target - held)
     if (want <= 0) return // the next end calls refill()
     if (!woken && this.#timerAtMs !== Number.POSITIVE_INFINITY && this.#timerAtMs - nowMs > GATHER_MS) return // empty at the last look; wait for the timer or a hint
-    if (!woken && want < target / 2 && this.#running.size + this.#buffer.length > 0) {
+    if (!woken && want < target / 2 && held > 0) {
       this.#after(GATHER_MS)
       return
     }
@@ -254,14 +258,6 @@ export class QueueWorker {
   }
 
   async #run(claimed: Claimed): Promise<void> {
-    for (let current: Claimed | undefined = claimed; current !== undefined; ) current = await this.#runOne(current)
-    this.#startBuffered()
-    if (this.#running.size === 0 && this.#buffer.length === 0) for (const resolve of this.#onEmpty.splice(0)) resolve()
-    if (!this.#stopped) this.#refill(false)
-  }
-
-  /** Answers the claim of the next step where it goes on inline. */
-  async #runOne(claimed: Claimed): Promise<Claimed | undefined> {
     const { machines, maxChain, onOutcome } = this.#options
     const { row } = claimed
     const machine = machines.get(row.machine, row.version)
@@ -269,58 +265,85 @@ export class QueueWorker {
     if (machine === undefined) throw new Error(`claimed ${row.machine} version ${row.version}, which this process does not know`)
     const outcome = await runStep(claimed, machine, this.#options)
     this.#pace.finished(1, performance.now())
-    if (!outcome.inline || claimed.chain >= maxChain || this.#stopping) {
-      this.#running.delete(claimed)
-      onOutcome(outcome.inline ? { ...outcome, inline: false } : outcome)
-      return undefined
-    }
+    this.#running.delete(claimed)
+    if (!outcome.inline || claimed.chain >= maxChain || this.#stopping) onOutcome(outcome.inline ? { ...outcome, inline: false } : outcome)
+    else void this.#continue(claimed, outcome)
+    this.#next()
+  }
+
+  /**
+   * Goes on with the next step of an instance as soon as the one before is committed. Its place is another's meanwhile: nothing of it executes, and a commit
+   * that only as many could join as execute at once would be a small one (three-step machines came at a third of the rate that the queue gives them).
+   */
+  async #continue(claimed: Claimed, outcome: RunOutcome): Promise<void> {
+    this.#continuing += 1
     // Limits of the next step's own are taken by a claim of that one instance; its own key, kept or let go, needs none.
     const underThisClaim = outcome.rateKey === undefined && outcome.concurrencyKey === undefined
-    const verdict = await new Promise<Verdict>((settle) => onOutcome({ ...outcome, inline: underThisClaim }, settle))
-    const next = verdict.landed
-      ? await this.#goOn(claimed, outcome, verdict).catch((error: unknown) => this.#leftBehind(row, error))
+    const verdict = await new Promise<Verdict>((settle) => this.#options.onOutcome({ ...outcome, inline: underThisClaim }, settle))
+    const row = verdict.landed
+      ? await this.#rowToGoOnWith(claimed.row, outcome, verdict).catch((error: unknown) => this.#leftBehind([claimed.row], error))
       : undefined
-    this.#running.delete(claimed)
-    if (next !== undefined) this.#running.add(next)
-    return next
+    if (row === undefined) {
+      this.#continuing -= 1
+      this.#next()
+      return
+    }
+    // All that one commit lets go on come in one turn of the event loop, and look into their inboxes together.
+    if (this.#continued.push({ row, chain: claimed.chain + 1 }) === 1) setImmediate(() => void this.#startContinued())
   }
 
-  async #goOn(claimed: Claimed, outcome: RunOutcome, { continuedAs }: Verdict): Promise<Claimed | undefined> {
+  async #startContinued(): Promise<void> {
+    const continued = this.#continued.splice(0)
+    const rows = continued.map(({ row }) => row)
+    try {
+      const claims = await this.#withInbox(rows)
+      if (this.#stopping) this.#options.onUnrun(rows.map((row) => ({ id: row.id, epoch: row.claim_epoch })))
+      // Before those that have not begun: what they hold, they hold no longer than they must.
+      else this.#buffer.unshift(...claims.map((claimed, index) => ({ ...claimed, chain: continued[index]?.chain ?? 0 })))
+    } catch (error) {
+      this.#leftBehind(rows, error)
+    }
+    this.#continuing -= continued.length
+    this.#next()
+  }
+
+  #next(): void {
+    this.#startBuffered()
+    if (this.#isEmpty()) for (const resolve of this.#onEmpty.splice(0)) resolve()
+    if (!this.#stopped) this.#refill(false)
+  }
+
+  async #rowToGoOnWith(row: ClaimedRow, outcome: RunOutcome, { continuedAs }: Verdict): Promise<ClaimedRow | undefined> {
     const { worker, leaseMs, machines, limiter } = this.#options
-    const { row } = claimed
-    const next =
-      continuedAs === undefined
-        ? outcome.rateKey === undefined && outcome.concurrencyKey === undefined
-          ? undefined // asked to stop meanwhile
-          : this.#parkDenied(await this.#claimRows(() => limiter.claimById({ id: row.id, worker, leaseMs, machines: machines.keys() })))[0]
-        : {
-            ...row,
-            claim_epoch: continuedAs,
-            step: outcome.step ?? row.step,
-            state: outcome.state === undefined ? row.state : (JSON.parse(outcome.state) as ClaimedRow['state']),
-            attempt: 0,
-            reclaims: 0,
-            awaits: null,
-            concurrency_key: outcome.keyChange === true ? null : row.concurrency_key,
-          }
-    if (next === undefined) return undefined
-    const [going] = await this.#withInbox([next])
-    if (going === undefined) return undefined
-    const timeoutMs = machines.get(next.machine, next.version)?.steps.get(next.step)?.timeoutMs
-    if (timeoutMs !== undefined) this.#options.onTimed(going, timeoutMs)
-    return { ...going, chain: claimed.chain + 1 }
+    if (continuedAs === undefined) {
+      if (outcome.rateKey === undefined && outcome.concurrencyKey === undefined) return undefined // asked to stop meanwhile
+      return this.#parkDenied(await this.#claimRows(() => limiter.claimById({ id: row.id, worker, leaseMs, machines: machines.keys() })))[0]
+    }
+    return {
+      ...row,
+      claim_epoch: continuedAs,
+      step: outcome.step ?? row.step,
+      state: outcome.state === undefined ? row.state : (JSON.parse(outcome.state) as ClaimedRow['state']),
+      attempt: 0,
+      reclaims: 0,
+      awaits: null,
+      concurrency_key: outcome.keyChange === true ? null : row.concurrency_key,
+    }
   }
 
-  #leftBehind({ id }: ClaimedRow, error: unknown): undefined {
+  #leftBehind(rows: readonly ClaimedRow[], error: unknown): undefined {
     this.#options.logger.warn(
-      { err: error, instance_id: id },
-      'an inline continuation could not go on; its lease or the queue brings it back',
+      { err: error, instance_ids: rows.slice(0, 10).map(({ id }) => id) },
+      'inline continuations could not go on; their leases or the queue bring them back',
     )
   }
 
   async #whenEmpty(): Promise<void> {
-    if (this.#running.size === 0 && this.#buffer.length === 0) return
+    if (this.#isEmpty()) return
     await new Promise<void>((resolve) => this.#onEmpty.push(resolve))
+  }
+  #isEmpty(): boolean {
+    return this.#running.size === 0 && this.#buffer.length === 0 && this.#continuing === 0
   }
 
   #after(ms: number): void {
