@@ -52,11 +52,11 @@ test('the roles’ own settings in the database are those that the apps send', a
   await using database = await testDatabase()
   const { rows } = await sql<{ role: string; settings: string[] }>`
     SELECT setrole::regrole::text AS role, setconfig AS settings FROM pg_db_role_setting
-    WHERE setdatabase = 0 AND setrole::regrole::text IN ('holdfast_scheduler', 'holdfast_flusher', 'holdfast_reaper') ORDER BY 1`.execute(
+    WHERE setdatabase = 0 AND setrole::regrole::text IN ('holdfast_scheduler', 'holdfast_direct_scheduler', 'holdfast_flusher', 'holdfast_reaper') ORDER BY 1`.execute(
     database.db,
   )
   const wanted = Object.entries(engineSessionSettings).map(([name, value]) => `${name}=${value}`)
-  expect(rows.map(({ role }) => role)).toEqual(['holdfast_flusher', 'holdfast_reaper', 'holdfast_scheduler'])
+  expect(rows.map(({ role }) => role)).toEqual(['holdfast_direct_scheduler', 'holdfast_flusher', 'holdfast_reaper', 'holdfast_scheduler'])
   for (const { settings } of rows) expect(settings.toSorted()).toEqual(wanted.toSorted())
 })
 
