@@ -250,7 +250,7 @@ CREATE INDEX instance_line ON holdfast.instance USING btree (project_id, concurr
 CREATE INDEX instance_parent ON holdfast.instance USING btree (parent_id, id) WHERE (parent_id IS NOT NULL);
 CREATE INDEX instance_pick ON holdfast.instance USING btree (queue, priority, eligible_at, id) WHERE (status = 'runnable'::holdfast.instance_status);
 CREATE INDEX instance_project ON holdfast.instance USING btree (project_id, id) WHERE (status <> 'executing'::holdfast.instance_status);
-CREATE INDEX instance_rate_line ON holdfast.instance USING btree (project_id, rate_key, throttled_until) WHERE ((status = 'throttled'::holdfast.instance_status) AND (throttled_until IS NOT NULL) AND (rate_key IS NOT NULL));
+CREATE INDEX instance_rate_line ON holdfast.instance USING btree (project_id, rate_key, throttled_until, priority, eligible_at, id) WHERE ((status = 'throttled'::holdfast.instance_status) AND (throttled_until IS NOT NULL) AND (rate_key IS NOT NULL));
 CREATE INDEX instance_throttled_until ON holdfast.instance USING btree (throttled_until) WHERE ((status = 'throttled'::holdfast.instance_status) AND (throttled_until IS NOT NULL));
 COMMENT ON TABLE holdfast.instance IS
   'One row per machine instance (a job is a machine of one step). Inserted by the api and by clients; claimed by schedulers; moved by flushers; healed and removed by reapers. Only the primary key is a full unique index and it never changes, so that updates lock FOR NO KEY UPDATE and coexist with the KEY SHARE of foreign keys.';

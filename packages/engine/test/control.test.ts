@@ -1,3 +1,4 @@
+import type { InstanceId } from '@holdfast/contracts'
 import { CancelledError, LeaseLostError, job, machine } from '@holdfast/engine'
 import { cancelInstances, endInstances, retryInstances } from '@holdfast/queries'
 import { sql } from 'kysely'
@@ -75,6 +76,18 @@ describe('cancel', () => {
     await ran
     await engine.flushAll()
     expect((await engine.get(id)).status).toBe('cancelled')
+  })
+
+  test('of several that want one correlation key the youngest gets it, and the others stay as they are', async () => {
+    await using engine = await EngineUnderTest.on([parks])
+    const ids: InstanceId[] = []
+    for (const correlationKey of ['order-1', 'order-1', 'order-2', 'order-1', undefined, undefined]) {
+      const id = await engine.insert('parks', {}, { correlationKey })
+      await cancel(engine, id)
+      ids.push(id)
+    }
+    const retried = await retryInstances(engine.database.db, { ids, projectId: engine.projectId })
+    expect(retried.map((row) => row.id).toSorted((a, b) => Number(a) - Number(b))).toEqual(ids.slice(2))
   })
 })
 

@@ -1,4 +1,4 @@
-import { deliverSignalById, enqueue, isLostRace, loadInbox, setQueuePaused, wakeWaiters } from '@holdfast/queries'
+import { deliverSignalById, enqueue, isLostRace, loadInbox, putGate, putRateLimit, setQueuePaused, wakeWaiters } from '@holdfast/queries'
 import { sql } from 'kysely'
 import { expect, test } from 'vitest'
 import { EngineRows, newProject, present, untilBlocked } from './engine-rows.ts'
@@ -153,4 +153,36 @@ test('the inbox of a batch comes oldest first, with payloads', async () => {
     { target_id: a, name: 'one', payload: [] },
   ])
   expect(inbox[0]?.inserted_at).toBeInstanceOf(Date)
+})
+
+test('slots still held above a smaller capacity take none of its room: what is free below it is looked at behind them', async () => {
+  await using rows = await EngineRows.open()
+  await putGate(rows.db, { projectId: rows.projectId, name: 'g', capacity: 4 })
+  const [first, second] = await rows.insert({ concurrencyKey: 'g' }, { concurrencyKey: 'g' }, { concurrencyKey: 'g' })
+  expect(await rows.claim()).toHaveLength(3)
+  await rows.answer(present(first), 'done')
+  await rows.answer(present(second), 'done')
+  // The third holds slot 2, which is above; of the two below one is its and one is free.
+  await putGate(rows.db, { projectId: rows.projectId, name: 'g', capacity: 2 })
+  const [fourth, fifth] = await rows.insert({ concurrencyKey: 'g' }, { concurrencyKey: 'g' })
+  expect((await rows.claim({ limit: 1 })).map((row) => [row.id, row.status])).toEqual([[fourth, 'executing']])
+  expect((await rows.claim({ limit: 1 })).map((row) => [row.id, row.status])).toEqual([[fifth, 'throttled']])
+})
+
+test('of those that wait for ever at a rate of 0 the most urgent is the first in the line, and gets what a release gives', async () => {
+  await using rows = await EngineRows.open()
+  await putRateLimit(rows.db, { projectId: rows.projectId, name: 'r', rate: 0, periodMs: 1_000, burst: 2, shards: 1 })
+  await rows.insert({ rateKey: 'r' })
+  await rows.claim()
+  const park = async (instance: { rateWeight: number; priority: number }): Promise<void> => {
+    const [id] = await rows.insert({ rateKey: 'r', ...instance })
+    expect((await rows.claim()).map((row) => [row.id, row.status])).toEqual([[id, 'throttled']])
+  }
+  await park({ rateWeight: 2, priority: 9 })
+  await park({ rateWeight: 2, priority: 4 })
+  // One token is left. It is kept for the first in the line; the more urgent newcomer is ahead of it, the less urgent one is not.
+  const [behind] = await rows.insert({ rateKey: 'r', priority: 6 })
+  expect((await rows.claim()).map((row) => [row.id, row.status])).toEqual([[behind, 'throttled']])
+  const [ahead] = await rows.insert({ rateKey: 'r', priority: 3 })
+  expect((await rows.claim()).map((row) => [row.id, row.status])).toEqual([[ahead, 'executing']])
 })

@@ -167,6 +167,24 @@ describe('each kind, each column', () => {
     expect(await rows.inbox(id)).toEqual([])
   })
 
+  test.each([
+    ['await_signal', { awaits: ['a'], timeoutMs: 30_000 }],
+    ['spawn', { children: '[{"machine":"m"}]', timeoutMs: 30_000 }],
+    ['sleep', { delayMs: 30_000 }],
+    ['next', {}],
+  ] as const)('%s to a step whose rate limit there is not fails it, and it waits for nothing', async (kind, given) => {
+    await using rows = await EngineRows.open()
+    const row = await rows.answer(await rows.executing(), kind, { step: 'then', rateKey: 'nowhere', ...given })
+    expect(row).toMatchObject({
+      status: 'failed',
+      awaits: null,
+      await_deadline: null,
+      children_pending: 0,
+      error: { code: 'invalid_limit' },
+    })
+    expect(await rows.count('instance')).toBe(1)
+  })
+
   test('a move that the table of contracts does not have fails the test that makes it', async () => {
     await using rows = await EngineRows.open()
     const [id] = await rows.insert({})

@@ -37,6 +37,7 @@ import {
   type TransitionRow,
 } from '@holdfast/queries'
 import { connect, type Db, engineSessionSettings } from '@holdfast/schema'
+import { letPass } from '@holdfast/testbed/time-travel'
 import { CompiledQuery, sql } from 'kysely'
 import { Drain, type Drained, type DrainOptions } from './drain.ts'
 import { durationText } from './duration-text.ts'
@@ -44,7 +45,6 @@ import { type ReportedRow, reportOf } from './instance-report.ts'
 import { Processes } from './processes.ts'
 import { createDatabase, PROJECT, type TestDatabase } from './server.ts'
 import { machineName } from './step-record.ts'
-import { letPass } from './time-travel.ts'
 
 export interface TestEngineOptions {
   /** What can run here: each version of each machine, children's too. An instance of another one waits for ever. */

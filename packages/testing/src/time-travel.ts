@@ -1,6 +1,5 @@
 import type { Db } from '@holdfast/schema'
 import { sql } from 'kysely'
-import { movedColumns } from './time-columns.ts'
 
 /** How long a cancelled instance whose worker has crashed is waited for; the reaper's default, which a test engine does not change. */
 const CANCEL_GRACE_MS = 30_000
@@ -57,20 +56,6 @@ FROM ahead`.execute(db)
 }
 
 const ahead = (ms: number | null): number | null => (ms === null ? null : Math.max(0, ms))
-
-/**
- * Lets so much time pass: everything that the database knows of a time becomes that much older, in one transaction. The clocks of the database and of this process go
- * on as they are, so whatever is written from now on is later than all of it.
- */
-export async function letPass(db: Db, ms: number): Promise<void> {
-  if (ms <= 0) return
-  await db.transaction().execute(async (trx) => {
-    for (const [table, columns] of Object.entries(movedColumns)) {
-      const changes = columns.map((column) => sql`${sql.ref(column)} = ${sql.ref(column)} - ${ms}::bigint * interval '1 millisecond'`)
-      await sql`UPDATE holdfast.${sql.ref(table)} SET ${sql.join(changes)}`.execute(trx)
-    }
-  })
-}
 
 /**
  * Ticks are instants of a calendar that is `aheadMs` ahead of the clock; when a scheduler looks at one is a matter of the clock. Whoever writes a schedule

@@ -1,6 +1,6 @@
+import { fixedColumns, movedColumns } from '@holdfast/testbed/time-travel'
 import { testEngine } from '@holdfast/testing'
 import { expect, test } from 'vitest'
-import { fixedColumns, movedColumns } from '../src/time-columns.ts'
 
 test('every time in the schema is moved by time travel, or named as one that is not', async () => {
   await using holdfast = await testEngine({ machines: [] })

@@ -124,8 +124,8 @@ export interface RetriedRow {
 
 /**
  * Makes failed and cancelled instances runnable again at the step where they ended, with their state, as a first attempt. Their signals are gone with their end.
- * One whose correlation key a live instance has taken meanwhile is left as it is. A child has been counted by its parent when it ended, and is not counted again: it loses
- * the epoch of its spawn.
+ * One whose correlation key another instance has taken meanwhile is left as it is, and of several that want the same key the youngest gets it. A child has been counted
+ * by its parent when it ended, and is not counted again: it loses the epoch of its spawn.
  *
  * Locks: instances FOR NO KEY UPDATE in id order. If the key is taken at this moment, the unique index instance_correlation refuses the statement, and the caller
  * tries again: the occupant is seen then. Served by: instance_pkey, instance_correlation.
@@ -134,10 +134,10 @@ export const retryInstances = statement<{ ids: readonly InstanceId[]; projectId:
   'engine.retry_instances',
   ({ ids, projectId }) => sql<RetriedRow>`
 WITH target AS MATERIALIZED (
-  SELECT t.id
+  SELECT t.id, ended.correlation_key
   FROM (SELECT DISTINCT id FROM unnest(${ids}::bigint[]) AS t (id) ORDER BY id) t
   CROSS JOIN LATERAL (
-    SELECT FROM holdfast.instance g
+    SELECT g.correlation_key FROM holdfast.instance g
     WHERE g.id = t.id AND g.project_id = ${projectId}::bigint AND g.status IN ('failed', 'cancelled')
       AND (g.correlation_key IS NULL OR NOT EXISTS (
         SELECT FROM holdfast.instance o
@@ -145,10 +145,13 @@ WITH target AS MATERIALIZED (
       ))
     FOR NO KEY UPDATE OF g
   ) ended
+), winner AS MATERIALIZED (
+  SELECT id FROM (SELECT id, correlation_key, row_number() OVER (PARTITION BY correlation_key ORDER BY id DESC) AS place FROM target) t
+  WHERE place = 1 OR correlation_key IS NULL
 ), retried AS (
   UPDATE holdfast.instance g SET status = 'runnable', attempt = 0, reclaims = 0, error = NULL, cancel_requested_at = NULL, cancel_reason = NULL,
     children_pending = 0, parent_epoch = NULL, eligible_at = now(), updated_at = now()
-  FROM target WHERE g.id = ANY (ARRAY[target.id]) AND g.status IN ('failed', 'cancelled')
+  FROM winner WHERE g.id = ANY (ARRAY[winner.id]) AND g.status IN ('failed', 'cancelled')
   RETURNING g.id, g.queue, g.claim_epoch, g.step
 ), recorded AS (
   INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step, to_step)

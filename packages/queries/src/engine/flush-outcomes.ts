@@ -51,6 +51,13 @@ export interface SpawningParent {
   readonly join_count: number | null
 }
 
+/** The next step of outcome `o` asks for a rate limit that its project does not have, or for more than it can ever give. */
+const unlimited = sql`o.rate_key IS NOT NULL AND coalesce((
+        SELECT o.rate_weight > p.burst FROM holdfast.limit_policy p
+        WHERE p.project_id = g.project_id AND p.kind = 'rate' AND p.name = split_part(o.rate_key, ':', 1)), true)`
+/** What waits by outcome `o` will, and has not been ended by it. */
+const lives = sql`g.cancel_requested_at IS NULL AND NOT (${unlimited})`
+
 /**
  * Applies outcomes `taken` to their instances where the claim they were made under still stands.
  *
@@ -88,9 +95,7 @@ WITH taken AS (${taken}
       WHEN o.kind = 'done' THEN 'done'
       WHEN o.kind = 'fail' THEN 'failed'
       WHEN o.kind = 'cancel' OR g.cancel_requested_at IS NOT NULL THEN 'cancelled'
-      WHEN o.rate_key IS NOT NULL AND coalesce((
-        SELECT o.rate_weight > p.burst FROM holdfast.limit_policy p
-        WHERE p.project_id = g.project_id AND p.kind = 'rate' AND p.name = split_part(o.rate_key, ':', 1)), true) THEN 'failed'
+      WHEN ${unlimited} THEN 'failed'
       WHEN o.goes_on THEN 'executing'
       WHEN o.kind IN ('next', 'continue_as') THEN 'runnable'
       WHEN o.kind = 'await_signal' THEN 'awaiting_signal'
@@ -105,9 +110,7 @@ WITH taken AS (${taken}
       WHEN o.kind IN ('done', 'fail', 'cancel') THEN o.error
       WHEN g.cancel_requested_at IS NOT NULL
         THEN jsonb_build_object('code', 'cancelled', 'message', coalesce(g.cancel_reason, 'Cancelled while its step ran.'))
-      WHEN o.rate_key IS NOT NULL AND coalesce((
-        SELECT o.rate_weight > p.burst FROM holdfast.limit_policy p
-        WHERE p.project_id = g.project_id AND p.kind = 'rate' AND p.name = split_part(o.rate_key, ':', 1)), true)
+      WHEN ${unlimited}
         THEN jsonb_build_object('code', 'invalid_limit', 'message', format(
           'Step %s asks for %s of the rate limit %s, which its project does not have or whose burst is smaller. Make the limit larger, or the weight smaller, and retry the instance.',
           o.step, o.rate_weight, o.rate_key))
@@ -119,10 +122,9 @@ WITH taken AS (${taken}
       WHEN o.kind IN ('done', 'fail', 'cancel') THEN g.eligible_at
       ELSE now() + coalesce(o.delay_ms, 0) * interval '1 millisecond'
     END,
-    awaits = CASE WHEN g.cancel_requested_at IS NULL THEN CASE o.kind WHEN 'await_signal' THEN o.awaits WHEN 'retry' THEN g.awaits END END,
-    await_deadline = CASE WHEN o.kind IN ('await_signal', 'spawn') AND g.cancel_requested_at IS NULL
-      THEN now() + o.timeout_ms * interval '1 millisecond' END,
-    children_pending = CASE WHEN o.kind = 'spawn' AND g.cancel_requested_at IS NULL THEN jsonb_array_length(o.children) ELSE 0 END,
+    awaits = CASE WHEN ${lives} THEN CASE o.kind WHEN 'await_signal' THEN o.awaits WHEN 'retry' THEN g.awaits END END,
+    await_deadline = CASE WHEN o.kind IN ('await_signal', 'spawn') AND ${lives} THEN now() + o.timeout_ms * interval '1 millisecond' END,
+    children_pending = CASE WHEN o.kind = 'spawn' AND ${lives} THEN jsonb_array_length(o.children) ELSE 0 END,
     concurrency_key = CASE WHEN o.key_change THEN o.concurrency_key ELSE g.concurrency_key END,
     rate_key = CASE WHEN o.kind IN ('retry', 'done', 'fail', 'cancel') THEN g.rate_key ELSE o.rate_key END,
     rate_weight = CASE WHEN o.kind IN ('retry', 'done', 'fail', 'cancel') THEN g.rate_weight ELSE coalesce(o.rate_weight, 1) END,

@@ -48,10 +48,15 @@ WITH taken AS (
       WHEN o.kind IN ('done', 'fail', 'cancel') THEN g.eligible_at
       ELSE now() + coalesce(o.delay_ms, 0) * interval '1 millisecond'
     END,
-    awaits = CASE WHEN g.cancel_requested_at IS NULL THEN CASE o.kind WHEN 'await_signal' THEN o.awaits WHEN 'retry' THEN g.awaits END END,
-    await_deadline = CASE WHEN o.kind IN ('await_signal', 'spawn') AND g.cancel_requested_at IS NULL
-      THEN now() + o.timeout_ms * interval '1 millisecond' END,
-    children_pending = CASE WHEN o.kind = 'spawn' AND g.cancel_requested_at IS NULL THEN jsonb_array_length(o.children) ELSE 0 END,
+    awaits = CASE WHEN g.cancel_requested_at IS NULL AND NOT (o.rate_key IS NOT NULL AND coalesce((
+        SELECT o.rate_weight > p.burst FROM holdfast.limit_policy p
+        WHERE p.project_id = g.project_id AND p.kind = 'rate' AND p.name = split_part(o.rate_key, ':', 1)), true)) THEN CASE o.kind WHEN 'await_signal' THEN o.awaits WHEN 'retry' THEN g.awaits END END,
+    await_deadline = CASE WHEN o.kind IN ('await_signal', 'spawn') AND g.cancel_requested_at IS NULL AND NOT (o.rate_key IS NOT NULL AND coalesce((
+        SELECT o.rate_weight > p.burst FROM holdfast.limit_policy p
+        WHERE p.project_id = g.project_id AND p.kind = 'rate' AND p.name = split_part(o.rate_key, ':', 1)), true)) THEN now() + o.timeout_ms * interval '1 millisecond' END,
+    children_pending = CASE WHEN o.kind = 'spawn' AND g.cancel_requested_at IS NULL AND NOT (o.rate_key IS NOT NULL AND coalesce((
+        SELECT o.rate_weight > p.burst FROM holdfast.limit_policy p
+        WHERE p.project_id = g.project_id AND p.kind = 'rate' AND p.name = split_part(o.rate_key, ':', 1)), true)) THEN jsonb_array_length(o.children) ELSE 0 END,
     concurrency_key = CASE WHEN o.key_change THEN o.concurrency_key ELSE g.concurrency_key END,
     rate_key = CASE WHEN o.kind IN ('retry', 'done', 'fail', 'cancel') THEN g.rate_key ELSE o.rate_key END,
     rate_weight = CASE WHEN o.kind IN ('retry', 'done', 'fail', 'cancel') THEN g.rate_weight ELSE coalesce(o.rate_weight, 1) END,

@@ -25,7 +25,7 @@ WITH candidate AS MATERIALIZED (
     CASE WHEN l.capacity IS NOT NULL AND l.key_rank = 1 THEN ARRAY(
       SELECT s.slot FROM holdfast.gate_slot s
       WHERE s.project_id = l.project_id AND s.key = l.concurrency_key AND s.slot < l.capacity AND s.holder_id IS NULL
-      ORDER BY s.slot LIMIT l.wanted FOR NO KEY UPDATE SKIP LOCKED
+      ORDER BY s.slot LIMIT l.wanted + above.held FOR NO KEY UPDATE SKIP LOCKED
     ) END AS slots_of_first,
     CASE WHEN l.capacity IS NOT NULL AND l.key_rank = 1 THEN coalesce((
       SELECT s.slot + 1 FROM holdfast.gate_slot s WHERE s.project_id = l.project_id AND s.key = l.concurrency_key AND s.slot >= l.capacity - 1
@@ -34,10 +34,7 @@ WITH candidate AS MATERIALIZED (
       SELECT s.slot + 1 FROM holdfast.gate_slot s WHERE s.project_id = l.project_id AND s.key = l.concurrency_key
       ORDER BY s.slot DESC LIMIT 1 FOR KEY SHARE SKIP LOCKED
     ), 0) END AS made_of_first,
-    CASE WHEN l.capacity IS NOT NULL AND l.key_rank = 1 THEN (
-      SELECT count(*) FROM holdfast.gate_slot s
-      WHERE s.project_id = l.project_id AND s.key = l.concurrency_key AND s.slot >= l.capacity AND s.holder_id IS NOT NULL
-    ) END AS above_of_first,
+    above.held AS above_of_first,
     CASE WHEN l.capacity IS NULL AND l.concurrency_key IS NOT NULL THEN NOT EXISTS (
       SELECT FROM holdfast.instance e
       WHERE e.project_id = l.project_id AND e.concurrency_key = l.concurrency_key
@@ -49,6 +46,11 @@ WITH candidate AS MATERIALIZED (
         AND (f.priority, f.eligible_at, f.id) < (l.priority, l.eligible_at, l.id)
     ) END AS first_in_line
   FROM (SELECT * FROM limited ORDER BY project_id, concurrency_key, place) l
+  -- As many slots as are held above the capacity give no room, so that many more have to be looked at.
+  CROSS JOIN LATERAL (SELECT CASE WHEN l.capacity IS NOT NULL AND l.key_rank = 1 THEN (
+    SELECT count(*) FROM holdfast.gate_slot s
+    WHERE s.project_id = l.project_id AND s.key = l.concurrency_key AND s.slot >= l.capacity AND s.holder_id IS NOT NULL
+  ) END AS held OFFSET 0) above
 ), gated AS MATERIALIZED (
   SELECT g.*, CASE
       WHEN g.concurrency_key IS NULL THEN true
@@ -82,7 +84,7 @@ WITH candidate AS MATERIALIZED (
   LEFT JOIN LATERAL (
     SELECT w.priority AS first_priority, w.eligible_at AS first_eligible_at, w.id AS first_id FROM holdfast.instance w
     WHERE r.rate_rank = 1 AND w.project_id = r.project_id AND w.rate_key = r.rate_key AND w.status = 'throttled' AND w.throttled_until IS NOT NULL
-    ORDER BY w.throttled_until LIMIT 1
+    ORDER BY w.throttled_until, w.priority, w.eligible_at, w.id LIMIT 1
   ) waiting ON true
 ), supplied AS MATERIALIZED (
   SELECT r.*, CASE WHEN r.rate_rank = 1 THEN (SELECT coalesce(sum(s.tokens), 0) FROM (

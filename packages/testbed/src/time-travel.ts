@@ -1,0 +1,2 @@
+export { letPass } from './let-pass.ts'
+export { fixedColumns, movedColumns } from './time-columns.ts'
