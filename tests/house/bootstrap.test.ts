@@ -86,7 +86,7 @@ test('a task that does not exist is refused with the list of those that do, befo
 test('every npm script names a task that exists, and a file that is there', () => {
   const { scripts } = JSON.parse(readFileSync(join(repository, 'package.json'), 'utf8')) as { scripts: Record<string, string> }
   const source = readFileSync(join(repository, 'tools/bootstrap.mjs'), 'utf8')
-  const known = [...(/const tasks = \[(.*)\]/.exec(source)?.[1] ?? '').matchAll(/'([\w-]+)'/g)].map(([, name]) => name)
+  const known = [...(/const tasks = \[([^\]]*)\]/.exec(source)?.[1] ?? '').matchAll(/'([\w-]+)'/g)].map(([, name]) => name)
   const called = Object.values(scripts).map((script) => /^node tools\/bootstrap\.mjs ([\w-]+)$/.exec(script)?.[1])
   expect(new Set(called)).toEqual(new Set(known))
   for (const task of called) expect(existsSync(join(repository, `tools/${task}.ts`)), `tools/${task}.ts`).toBe(true)

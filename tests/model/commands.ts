@@ -147,6 +147,8 @@ interface Bias {
   readonly gates: number
   readonly signals: number
   readonly control: number
+  /** How often a worker answers, against 10 claims; those that do not have crashed. */
+  readonly answers: number
   /** One queue, and rows that differ in nothing but their limits. */
   readonly plain: boolean
 }
@@ -178,11 +180,12 @@ const mixed: Bias = {
   gates: 1,
   signals: 4,
   control: 2,
+  answers: 10,
   plain: false,
 }
-const biases: readonly Bias[] = [
+const themes = {
   mixed,
-  {
+  gates: {
     ...mixed,
     keys: [GATE, GATE, GATE, GATE, GATE, null],
     rateKeys: [null],
@@ -193,7 +196,7 @@ const biases: readonly Bias[] = [
     control: 1,
     plain: true,
   },
-  {
+  rates: {
     ...mixed,
     keys: [null, null, 's', GATE],
     rateKeys: [RATE, RATE, RATE, null],
@@ -204,9 +207,16 @@ const biases: readonly Bias[] = [
     control: 1,
     plain: true,
   },
-  { ...mixed, keys: ['s', 's', null], rateKeys: [null], gates: 2, signals: 0, control: 3 },
-  { ...mixed, keys: [null], rateKeys: [null], kinds: ['done', 'fail', 'await_signal', 'await_signal', 'next'], gates: 0, signals: 10 },
-  {
+  keys: { ...mixed, keys: ['s', 's', null], rateKeys: [null], gates: 2, signals: 0, control: 3 },
+  signals: {
+    ...mixed,
+    keys: [null],
+    rateKeys: [null],
+    kinds: ['done', 'fail', 'await_signal', 'await_signal', 'next'],
+    gates: 0,
+    signals: 10,
+  },
+  cancellation: {
     ...mixed,
     keys: [null, null, 's'],
     rateKeys: [null],
@@ -215,7 +225,29 @@ const biases: readonly Bias[] = [
     signals: 1,
     control: 6,
   },
-]
+  children: {
+    ...mixed,
+    keys: [null],
+    rateKeys: [null],
+    kinds: ['done', 'done', 'fail', 'retry', 'spawn', 'spawn', 'spawn'],
+    gates: 0,
+    signals: 0,
+    control: 1,
+    answers: 20,
+    plain: true,
+  },
+  crashes: {
+    ...mixed,
+    keys: [null, null, 's'],
+    rateKeys: [null],
+    kinds: ['done', 'next', 'retry', 'spawn'],
+    gates: 0,
+    signals: 0,
+    control: 1,
+    answers: 1,
+    plain: true,
+  },
+} satisfies Record<string, Bias>
 
 function programOf(bias: Bias): Arbitrary<Program> {
   const key = fc.constantFrom(...bias.keys)
@@ -253,19 +285,19 @@ function programOf(bias: Bias): Arbitrary<Program> {
       { do: 'claim', queue, limit: fc.constantFrom(1, 1, 2, 3, 4), further: fc.constantFrom(0, 0, 2, 10), newest: mostly, wakes: mostly },
     ],
     [1, { do: 'claimOne', pick, wakes: mostly }],
-    [10, { do: 'answer', tickets: tickets({ shape, goesOn: fc.boolean() }), direct: fc.boolean(), wakes: mostly }],
+    [bias.answers, { do: 'answer', tickets: tickets({ shape, goesOn: fc.boolean() }), direct: fc.boolean(), wakes: mostly }],
     [bias.plain ? 2 : 4, { do: 'flush', limit: fc.constantFrom(1, 2, 100), commits: mostly, wakes: mostly }],
     [bias.signals, { do: 'signal', pick, name: signalName, dedupKey: fc.constantFrom(null, null, 'd1', 'd2') }],
     [2, { do: fc.constantFrom('beat', 'release'), picks: tickets({}), wakes: mostly }],
     [bias.control, { do: fc.constantFrom('cancel', 'retry'), picks: fc.array(pick, some), wakes: mostly }],
     [bias.control, { do: fc.constantFrom('cancelOverdue', 'cascade'), wakes: mostly }],
-    [bias.plain ? 1 : 3, { do: 'reap', wakes: mostly }],
+    [bias.plain && bias.answers > 1 ? 1 : 3, { do: 'reap', wakes: mostly }],
     [bias.plain ? 2 : 4, { do: fc.constantFrom('promoteDue', 'promoteThrottled', 'fireDeadlines', 'sweep') }],
     [bias.gates, { do: 'gate', capacity, wakes: mostly }],
     // A queue that nobody starts again makes a program of nothing.
     [bias.plain ? 0 : 1, { do: 'pause', queue, paused: rarely }],
     [bias.plain ? 0 : 1, { do: 'deleteFinished', retention: hours }],
-    [bias.plain ? 1 : 4, { do: 'pass', hours: fc.integer({ min: 1, max: 4 }) }],
+    [bias.plain && bias.answers > 1 ? 1 : 4, { do: 'pass', hours: fc.integer({ min: 1, max: 4 }) }],
   ]
   const operation = fc.oneof(
     ...weighted.map(([often, fields]) => ({
@@ -329,4 +361,9 @@ export interface Program {
   readonly operations: readonly Operation[]
 }
 
-export const program: Arbitrary<Program> = fc.oneof(...biases.map(programOf))
+/** Programs about one thing, in which it happens more often than in those about everything. */
+export const programsAbout = Object.fromEntries(Object.entries(themes).map(([name, bias]) => [name, programOf(bias)])) as Readonly<
+  Record<keyof typeof themes, Arbitrary<Program>>
+>
+
+export const program: Arbitrary<Program> = fc.oneof(...Object.values(programsAbout))

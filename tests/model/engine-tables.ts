@@ -63,18 +63,7 @@ const HOUR_MS = 3_600_000
 const ALL = 1_000
 
 /** The statements that a test may replace by ones with a fault. */
-export interface Statements {
-  readonly applyGiven: typeof applyGiven
-  readonly applyOutcomes: typeof applyOutcomes
-  readonly applyRiders: typeof applyRiders
-  readonly claim: typeof claim
-  readonly deliverSignalById: typeof deliverSignalById
-  readonly reapExpired: typeof reapExpired
-  readonly releaseClaims: typeof releaseClaims
-  readonly stageOutcomes: typeof stageOutcomes
-  readonly wakeWaiters: typeof wakeWaiters
-}
-export const realStatements: Statements = {
+export const realStatements = {
   applyGiven,
   applyOutcomes,
   applyRiders,
@@ -84,6 +73,12 @@ export const realStatements: Statements = {
   releaseClaims,
   stageOutcomes,
   wakeWaiters,
+}
+export type Statements = {
+  readonly [Name in keyof typeof realStatements]: (
+    db: Executor,
+    params: Parameters<(typeof realStatements)[Name]>[1],
+  ) => ReturnType<(typeof realStatements)[Name]>
 }
 
 /** What is compared, in the words of the specification; ids are numbers in the order of creation. */

@@ -7,7 +7,7 @@ import { EngineTables, realStatements, type Statements, type Tables } from './en
 import { type Instance, occupies, Specification } from './specification.ts'
 
 /** Where the database and the specification say different things, or an invariant is broken. */
-class ModelError extends Error {
+export class ModelError extends Error {
   override readonly name = 'ModelError'
 }
 

@@ -11,6 +11,8 @@ export type Replacement = readonly [from: string | RegExp, to: string]
 /** `text` without each place where `pattern` is found. Throws `MutationError` when there is none. */
 export const withoutText = (text: string, pattern: string | RegExp): string => withReplaced(text, [pattern, ''])
 
+type Executor = Pick<Db, 'executeQuery'>
+
 interface Compilable<Params> {
   compile(params: Params): { readonly sql: string; readonly parameters: readonly unknown[] }
   readonly sample?: Params
@@ -25,7 +27,7 @@ interface Compilable<Params> {
 export function mutated<Params, Row>(
   statement: Compilable<Params> & ((db: Db, params: Params) => Promise<Row[]>),
   ...replacements: readonly Replacement[]
-): (db: Db, params: Params) => Promise<Row[]> {
+): (db: Executor, params: Params) => Promise<Row[]> {
   const change = (text: string): string => replacements.reduce(withReplaced, text)
   if (statement.sample !== undefined) change(statement.compile(statement.sample).sql)
   return async (db, params) => {
