@@ -110,7 +110,7 @@ describe('R7, R9: two claims at one gate, in every order', () => {
     await expectInterleavingToFail({ ...twoClaims(oneAtATime(claim), { before: 0, capacity: 1 }, other), onlyTheRace: true })
   })
   test('without the lock on free slots, both take the same one', async () => {
-    const unlocked = mutated(claim, ['LIMIT l.wanted FOR NO KEY UPDATE SKIP LOCKED', 'LIMIT l.wanted'])
+    const unlocked = mutated(claim, ['LIMIT l.wanted + above.held FOR NO KEY UPDATE SKIP LOCKED', 'LIMIT l.wanted + above.held'])
     const given = twoClaims(oneAtATime(unlocked), { before: 2, capacity: 2 })
     await expectInterleavingToFail({
       ...given,

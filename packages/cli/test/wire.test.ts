@@ -105,17 +105,26 @@ describe.each(['cancel', 'retry'] as const)('%s', (verb) => {
   })
 
   test('by filter, all of it: a thousand in a request until nothing more matches', async () => {
-    const batch = (more: boolean, ...ids: string[]) => ({ status: 200, body: { matched: ids.length, ids, more } })
-    answers = [batch(true, '1', '2'), batch(true, '3'), batch(false, '4')]
+    const batch = (next: string | undefined, ...ids: string[]) => ({
+      status: 200,
+      body: { matched: ids.length, ids, more: next !== undefined, next },
+    })
+    answers = [batch('2', '1', '2'), batch('3', '3'), batch(undefined, '4')]
     const { stdout } = await line(verb, '--machine', 'm', '--all', '--json')
-    expect(requests.map(({ body }) => body)).toEqual(Array.from({ length: 3 }, () => ({ filter: { machine: 'm' }, limit: 1_000 })))
+    expect(requests.map(({ body }) => body)).toEqual(
+      [{}, { after: '2' }, { after: '3' }].map((after) => ({ filter: { machine: 'm' }, limit: 1_000, ...after })),
+    )
     expect(JSON.parse(stdout)).toEqual({ matched: 4, ids: ['1', '2', '3', '4'], more: false })
   })
 
-  test('stops where an answer moved nothing, though more match', async () => {
-    answers = [{ status: 200, body: { matched: 0, ids: [], more: true } }]
+  test('goes on after what was looked at, also where nothing of it matched', async () => {
+    answers = [
+      { status: 200, body: { matched: 0, ids: [], more: true, next: '70' } },
+      { status: 200, body: { matched: 1, ids: ['8'], more: false } },
+    ]
     expect((await line(verb, '--machine', 'm', '--all')).code).toBe(0)
-    expect(requests).toHaveLength(1)
+    expect(requests).toHaveLength(2)
+    expect(requests[1]).toMatchObject({ body: { after: '70' } })
   })
 })
 

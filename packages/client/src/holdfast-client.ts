@@ -31,6 +31,15 @@ export interface BulkFilter {
   readonly parentId?: string
 }
 
+export interface BulkOptions {
+  /** Kept with the instance, or in its history. */
+  readonly reason?: string
+  /** Default and most: 1,000. */
+  readonly limit?: number
+  /** `next` of the call before. */
+  readonly after?: string
+}
+
 function bulkBody(filter: BulkFilter | 'all'): object {
   if (filter === 'all') return { all: true }
   const { correlationKey, parentId, ...rest } = filter
@@ -139,18 +148,18 @@ export class HoldfastClient {
     return this.#act<Instance>(`/v1/instances/${encodeURIComponent(id)}/cancel`, options)
   }
 
-  /** Lets a failed or cancelled instance go on at its step. Throws `instance_conflict` for any other. */
-  retry(id: string): Promise<Instance> {
-    return this.#act<Instance>(`/v1/instances/${encodeURIComponent(id)}/retry`, {})
+  /** Lets a failed or cancelled instance go on at its step; the reason is kept in its history. Throws `instance_conflict` for any other. */
+  retry(id: string, options: { readonly reason?: string } = {}): Promise<Instance> {
+    return this.#act<Instance>(`/v1/instances/${encodeURIComponent(id)}/retry`, options)
   }
 
-  /** Cancels the live instances that match, at most 1,000 in a call; call again while `more`. */
-  cancelMany(filter: BulkFilter | 'all', options: { readonly reason?: string; readonly limit?: number } = {}): Promise<BulkResponse> {
+  /** Cancels the live instances that match, at most 1,000 in a call; call again with `next` as `after` while `more`. */
+  cancelMany(filter: BulkFilter | 'all', options: BulkOptions = {}): Promise<BulkResponse> {
     return this.#act<BulkResponse>('/v1/instances/cancel', { ...bulkBody(filter), ...options })
   }
 
-  /** Retries the failed and cancelled instances that match, at most 1,000 in a call; call again while `more`. */
-  retryMany(filter: BulkFilter | 'all', options: { readonly limit?: number } = {}): Promise<BulkResponse> {
+  /** Retries the failed and cancelled instances that match, at most 1,000 in a call; call again with `next` as `after` while `more`. */
+  retryMany(filter: BulkFilter | 'all', options: BulkOptions = {}): Promise<BulkResponse> {
     return this.#act<BulkResponse>('/v1/instances/retry', { ...bulkBody(filter), ...options })
   }
 

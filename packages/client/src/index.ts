@@ -3,6 +3,7 @@ export { type Duration, HoldfastError, type Instance, type MachineRef, NotStorab
 export type { Enqueue, EnqueueOptions } from './enqueue-options.ts'
 export {
   type BulkFilter,
+  type BulkOptions,
   HoldfastClient,
   type ListFilter,
   type SignalOptions,

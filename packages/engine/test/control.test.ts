@@ -78,6 +78,21 @@ describe('cancel', () => {
     expect((await engine.get(id)).status).toBe('cancelled')
   })
 
+  test('with a status, only those that are still in it; the same for a cancellation', async () => {
+    await using engine = await EngineUnderTest.on([parks])
+    const [failed, cancelled, live] = [await engine.insert('parks'), await engine.insert('parks'), await engine.insert('parks')]
+    await cancel(engine, failed)
+    await cancel(engine, cancelled)
+    const { db } = engine.database
+    await sql`UPDATE holdfast.instance SET status = 'failed' WHERE id = ${failed}::bigint`.execute(db)
+    const ids = [failed, cancelled, live]
+    const retried = await retryInstances(db, { ids, projectId: engine.projectId, status: 'failed' })
+    expect(retried.map((row) => row.id)).toEqual([failed])
+    const both = { ids: [failed, live], projectId: engine.projectId, reason: null }
+    expect((await endInstances(db, (trx) => cancelInstances(trx, { ...both, status: 'scheduled' }))).rows).toEqual([])
+    expect((await endInstances(db, (trx) => cancelInstances(trx, { ...both, status: 'runnable' }))).rows).toHaveLength(2)
+  })
+
   test('of several that want one correlation key the youngest gets it, and the others stay as they are', async () => {
     await using engine = await EngineUnderTest.on([parks])
     const ids: InstanceId[] = []

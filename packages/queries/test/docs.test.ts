@@ -104,7 +104,7 @@ FOR NO KEY UPDATE, which lets a KEY SHARE lock in, as a foreign key of yours wou
 ${table(['table', 'index', 'columns', 'where', 'serves'], lines)}
 
 Not served by an index of their own, because they are for people: \`engine.get_queue_depths\` counts what is live; \`engine.list_instances\` with a rare
-filter walks the project's rows until its page is full.
+filter walks the project's rows until its page is full; \`engine.match_instances\` looks at as many as it is told, whatever it finds.
 
 Known limit: a claim walks over runnable rows whose serial key executes, if they are more urgent than what it can take. Behind the others they cost nothing.
 `).toMatchFileSnapshot(join(docs, 'indexes.md'))

@@ -188,6 +188,7 @@ describe('on a million rows', () => {
 const either: Readonly<Record<string, readonly string[]>> = {
   'engine.get_instances': ['instance_pkey', 'instance_project'],
   'engine.list_instances': ['instance_project', 'instance_pkey'],
+  'engine.match_instances': ['instance_project', 'instance_pkey'],
 }
 /** On tables of a few rows, where a scan is as good; what matters is that the index is there when they grow. */
 const SMALL = new Set([

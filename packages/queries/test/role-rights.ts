@@ -22,6 +22,7 @@ const byRole = {
     'engine.deliver_signal_by_key',
     'engine.get_instances',
     'engine.list_instances',
+    'engine.match_instances',
     'engine.get_statuses',
     'engine.get_history',
     'engine.get_queue_depths',

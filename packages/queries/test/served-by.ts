@@ -40,7 +40,7 @@ export const servedBy: Readonly<Record<string, readonly string[]>> = {
   instance_await_deadline: ['engine.fire_await_deadlines'],
   instance_correlation: ['engine.deliver_signal_by_key', 'engine.find_occupants', 'engine.retry_instances'],
   instance_finished: ['engine.delete_finished'],
-  instance_project: ['engine.list_instances'],
+  instance_project: ['engine.list_instances', 'engine.match_instances'],
   instance_parent: ['engine.apply_riders', 'engine.list_children', 'engine.count_children', 'engine.next_cascade'],
   signal_pkey: ['engine.apply_riders'],
   signal_target: ['engine.load_inbox', 'engine.apply_riders', 'engine.delete_finished'],

@@ -17,8 +17,9 @@ interface MoveOptions extends FilterOptions {
 interface BulkAnswer {
   readonly matched: number
   readonly ids: readonly string[]
-  /** Whether others match as well. */
+  /** Whether others may match as well, which are looked for after `next`. */
   readonly more: boolean
+  readonly next?: string
 }
 
 type Verb = 'cancel' | 'retry'
@@ -128,17 +129,18 @@ interface Bulk {
 
 async function byFilter(api: Api, verb: Verb, { filter, reason, most, say }: Bulk): Promise<BulkAnswer> {
   const ids: string[] = []
+  let after: string | undefined
   for (;;) {
     const limit = Math.min(MOST_AT_ONCE, most - ids.length)
     const batch = await api.post<BulkAnswer>(verb === 'cancel' ? '/v1/instances/cancel' : '/v1/instances/retry', {
       filter,
       limit,
+      ...(after === undefined ? {} : { after }),
       ...reason,
     })
     ids.push(...batch.ids)
-    // What executes stays in its status until it has noticed, and would be matched for ever.
-    const done = !batch.more || batch.ids.length === 0 || ids.length >= most
-    if (done) return { matched: ids.length, ids, more: batch.more }
+    if (!batch.more || batch.next === undefined || ids.length >= most) return { matched: ids.length, ids, more: batch.more }
+    after = batch.next
     say(`${ids.length} so far`)
   }
 }

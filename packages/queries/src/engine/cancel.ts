@@ -1,4 +1,4 @@
-import type { InstanceId, ProjectId } from '@holdfast/contracts'
+import type { InstanceId, InstanceStatus, ProjectId } from '@holdfast/contracts'
 import { sql } from 'kysely'
 import { statement } from '../statement.ts'
 
@@ -14,16 +14,19 @@ export interface CancelledRow {
 
 /**
  * Cancels live instances: at once where nothing runs; an executing one is asked to stop, and ends when its step answers, at the latest when the grace is over
- * (see {@link cancelOverdue}). Answers those it found live. apply_riders follows in the same transaction, and wake_waiters after its commit.
+ * (see {@link cancelOverdue}). With a `status`, only those that are still in it. Answers those it found live. apply_riders follows in the same transaction, and wake_waiters after its commit.
  *
  * Locks: instances FOR NO KEY UPDATE in id order; waits for a claim, a flush or a signal of the same instance, and decides on what they have left.
  * The SET is right for the snapshot's version of a row as well as for the newest: PostgreSQL checks constraints on what it would make of the former before it
  * notices the latter (see deliver-signal).
  * Served by: instance_pkey.
  */
-export const cancelInstances = statement<{ ids: readonly InstanceId[]; projectId: ProjectId | null; reason: string | null }, CancelledRow>(
+export const cancelInstances = statement<
+  { ids: readonly InstanceId[]; projectId: ProjectId | null; reason: string | null; status?: InstanceStatus | undefined },
+  CancelledRow
+>(
   'engine.cancel_instances',
-  ({ ids, projectId, reason }) => sql<CancelledRow>`
+  ({ ids, projectId, reason, status }) => sql<CancelledRow>`
 WITH target AS MATERIALIZED (
   SELECT t.id
   FROM (SELECT DISTINCT id FROM unnest(${ids}::bigint[]) AS t (id) ORDER BY id) t
@@ -31,6 +34,7 @@ WITH target AS MATERIALIZED (
     SELECT FROM holdfast.instance g
     WHERE g.id = t.id AND (${projectId}::bigint IS NULL OR g.project_id = ${projectId}::bigint)
       AND g.status NOT IN ('done', 'failed', 'cancelled')
+      AND (${status ?? null}::holdfast.instance_status IS NULL OR g.status = ${status ?? null}::holdfast.instance_status)
     FOR NO KEY UPDATE
   ) live
 ), cancelled AS (
@@ -125,20 +129,24 @@ export interface RetriedRow {
 /**
  * Makes failed and cancelled instances runnable again at the step where they ended, with their state, as a first attempt. Their signals are gone with their end.
  * One whose correlation key another instance has taken meanwhile is left as it is, and of several that want the same key the youngest gets it. A child has been counted
- * by its parent when it ended, and is not counted again: it loses the epoch of its spawn.
+ * by its parent when it ended, and is not counted again: it loses the epoch of its spawn. With a `status`, only those that are still in it. The reason is kept in the history.
  *
  * Locks: instances FOR NO KEY UPDATE in id order. If the key is taken at this moment, the unique index instance_correlation refuses the statement, and the caller
  * tries again: the occupant is seen then. Served by: instance_pkey, instance_correlation.
  */
-export const retryInstances = statement<{ ids: readonly InstanceId[]; projectId: ProjectId }, RetriedRow>(
+export const retryInstances = statement<
+  { ids: readonly InstanceId[]; projectId: ProjectId; reason?: string | null | undefined; status?: InstanceStatus | undefined },
+  RetriedRow
+>(
   'engine.retry_instances',
-  ({ ids, projectId }) => sql<RetriedRow>`
+  ({ ids, projectId, reason, status }) => sql<RetriedRow>`
 WITH target AS MATERIALIZED (
   SELECT t.id, ended.correlation_key
   FROM (SELECT DISTINCT id FROM unnest(${ids}::bigint[]) AS t (id) ORDER BY id) t
   CROSS JOIN LATERAL (
     SELECT g.correlation_key FROM holdfast.instance g
     WHERE g.id = t.id AND g.project_id = ${projectId}::bigint AND g.status IN ('failed', 'cancelled')
+      AND (${status ?? null}::holdfast.instance_status IS NULL OR g.status = ${status ?? null}::holdfast.instance_status)
       AND (g.correlation_key IS NULL OR NOT EXISTS (
         SELECT FROM holdfast.instance o
         WHERE o.project_id = g.project_id AND o.correlation_guard = g.correlation_key AND o.id <> g.id
@@ -154,8 +162,9 @@ WITH target AS MATERIALIZED (
   FROM winner WHERE g.id = ANY (ARRAY[winner.id]) AND g.status IN ('failed', 'cancelled')
   RETURNING g.id, g.queue, g.claim_epoch, g.step
 ), recorded AS (
-  INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step, to_step)
-  SELECT id, claim_epoch, 0, 'retry', 'runnable', step, step FROM retried
+  INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step, to_step, error)
+  SELECT id, claim_epoch, 0, 'retry', 'runnable', step, step, jsonb_build_object('code', 'retried', 'message', coalesce(${reason ?? null}::text, 'Retried.'))
+  FROM retried
 )
 SELECT id, queue FROM retried`,
   { ids: ['1' as InstanceId], projectId: '1' as ProjectId },

@@ -87,6 +87,63 @@ SELECT ${columns} FROM holdfast.instance WHERE id = ANY (ARRAY(
   { projectId: '1' as ProjectId, limit: 50 },
 )
 
+export interface MatchParams {
+  readonly projectId: ProjectId
+  readonly machine?: string | undefined
+  readonly status?: InstanceStatus | undefined
+  readonly queue?: string | undefined
+  readonly correlationKey?: string | undefined
+  readonly parentId?: InstanceId | undefined
+  /** In one of these, and not asked to stop. */
+  readonly among: readonly InstanceStatus[]
+  readonly after?: InstanceId | undefined
+  /** Most instances that are looked at. */
+  readonly look: number
+  readonly limit: number
+}
+
+export interface MatchRow {
+  /** Newest first. */
+  readonly ids: InstanceId[] | null
+  /** Where to go on; null if nothing is left to look at. */
+  readonly next: InstanceId | null
+}
+
+const lookedAt = (state: RawBuilder<unknown>, { projectId, after, look }: MatchParams): RawBuilder<unknown> => sql`
+    SELECT id, status, machine, queue, correlation_key, parent_id, cancel_requested_at FROM holdfast.instance
+    WHERE project_id = ${projectId}::bigint AND ${state} AND (${after ?? null}::bigint IS NULL OR id < ${after ?? null}::bigint)
+    ORDER BY id DESC LIMIT ${look}::integer`
+
+/**
+ * The newest instances below `after` that match, for a bulk operation. Looks at `look` instances at most, whatever the filter, and says where to go on: what one call costs does
+ * not depend on how rare a match is or on how many instances there are (20,000 looked at: 15 ms).
+ * Served by: instance_project, instance_lease; see {@link listInstances}.
+ */
+export const matchInstances = statement<MatchParams, MatchRow>(
+  'engine.match_instances',
+  (params) => sql<MatchRow>`
+WITH looked AS MATERIALIZED (
+  SELECT * FROM (
+    (${lookedAt(sql`status <> 'executing'`, params)})
+    UNION ALL
+    (${lookedAt(sql`status = 'executing' AND lease_expires_at IS NOT NULL`, params)})
+  ) both_windows ORDER BY id DESC LIMIT ${params.look}::integer
+), matching AS MATERIALIZED (
+  SELECT id FROM looked
+  WHERE status = ANY (${params.among}::holdfast.instance_status[]) AND (status <> 'executing' OR cancel_requested_at IS NULL)
+    AND (${params.machine ?? null}::text IS NULL OR machine = ${params.machine ?? null}::text)
+    AND (${params.status ?? null}::holdfast.instance_status IS NULL OR status = ${params.status ?? null}::holdfast.instance_status)
+    AND (${params.queue ?? null}::text IS NULL OR queue = ${params.queue ?? null}::text)
+    AND (${params.correlationKey ?? null}::text IS NULL OR correlation_key = ${params.correlationKey ?? null}::text)
+    AND (${params.parentId ?? null}::bigint IS NULL OR parent_id = ${params.parentId ?? null}::bigint)
+  ORDER BY id DESC LIMIT ${params.limit}::integer
+)
+SELECT (SELECT array_agg(id ORDER BY id DESC) FROM matching) AS ids,
+  CASE WHEN (SELECT count(*) FROM matching) >= ${params.limit}::integer THEN (SELECT min(id) FROM matching)
+    WHEN (SELECT count(*) FROM looked) >= ${params.look}::integer THEN (SELECT min(id) FROM looked) END AS next`,
+  { projectId: '1' as ProjectId, among: ['failed', 'cancelled'], look: 20_000, limit: 1_000 },
+)
+
 /** Statuses of instances that somebody waits for, in one statement for all waiters of a process. Served by: instance_pkey. */
 export const getStatuses = statement<{ ids: readonly InstanceId[] }, { id: InstanceId; status: InstanceStatus }>(
   'engine.get_statuses',

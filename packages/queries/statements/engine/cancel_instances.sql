@@ -7,15 +7,16 @@ WITH target AS MATERIALIZED (
     SELECT FROM holdfast.instance g
     WHERE g.id = t.id AND ($2::bigint IS NULL OR g.project_id = $3::bigint)
       AND g.status NOT IN ('done', 'failed', 'cancelled')
+      AND ($4::holdfast.instance_status IS NULL OR g.status = $5::holdfast.instance_status)
     FOR NO KEY UPDATE
   ) live
 ), cancelled AS (
   UPDATE holdfast.instance g SET
     status = CASE WHEN g.lease_expires_at IS NULL THEN 'cancelled' ELSE 'executing' END::holdfast.instance_status,
     cancel_requested_at = coalesce(g.cancel_requested_at, now()),
-    cancel_reason = coalesce(g.cancel_reason, $4::text),
+    cancel_reason = coalesce(g.cancel_reason, $6::text),
     error = CASE WHEN g.lease_expires_at IS NULL
-      THEN jsonb_build_object('code', 'cancelled', 'message', coalesce($5::text, 'Cancelled.')) ELSE g.error END,
+      THEN jsonb_build_object('code', 'cancelled', 'message', coalesce($7::text, 'Cancelled.')) ELSE g.error END,
     awaits = CASE WHEN g.lease_expires_at IS NOT NULL THEN g.awaits END,
     children_pending = CASE WHEN g.lease_expires_at IS NOT NULL THEN g.children_pending ELSE 0 END,
     await_deadline = NULL, throttled_until = NULL, updated_at = now()

@@ -6,6 +6,7 @@ WITH target AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT g.correlation_key FROM holdfast.instance g
     WHERE g.id = t.id AND g.project_id = $2::bigint AND g.status IN ('failed', 'cancelled')
+      AND ($3::holdfast.instance_status IS NULL OR g.status = $4::holdfast.instance_status)
       AND (g.correlation_key IS NULL OR NOT EXISTS (
         SELECT FROM holdfast.instance o
         WHERE o.project_id = g.project_id AND o.correlation_guard = g.correlation_key AND o.id <> g.id
@@ -21,7 +22,8 @@ WITH target AS MATERIALIZED (
   FROM winner WHERE g.id = ANY (ARRAY[winner.id]) AND g.status IN ('failed', 'cancelled')
   RETURNING g.id, g.queue, g.claim_epoch, g.step
 ), recorded AS (
-  INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step, to_step)
-  SELECT id, claim_epoch, 0, 'retry', 'runnable', step, step FROM retried
+  INSERT INTO holdfast.transition (instance_id, claim_epoch, attempt, kind, to_status, from_step, to_step, error)
+  SELECT id, claim_epoch, 0, 'retry', 'runnable', step, step, jsonb_build_object('code', 'retried', 'message', coalesce($5::text, 'Retried.'))
+  FROM retried
 )
 SELECT id, queue FROM retried
