@@ -35,6 +35,20 @@ test('a rate limit and a gate are declared, changed and listed with their use', 
   })
 })
 
+test('a gate that lets nobody in shows who waits for it, by partition', async () => {
+  await api.api('PUT', '/v1/limits/gate/closed', { body: { capacity: 0 } })
+  for (const concurrency_key of ['closed', 'closed:eu', 'closed:eu']) await api.enqueue({ concurrency_key })
+  await api.query(`UPDATE holdfast.instance SET status = 'throttled' WHERE concurrency_key LIKE 'closed%'`)
+  const { limits } = (await api.api('GET', '/v1/limits')).body as { limits: { name: string; keys: unknown[] }[] }
+  expect(limits.find(({ name }) => name === 'closed')).toMatchObject({
+    capacity: 0,
+    keys: [
+      { key: 'closed', held: 0, waiting: 1 },
+      { key: 'closed:eu', held: 0, waiting: 2 },
+    ],
+  })
+})
+
 test('who waits for a gate is let go when it grows', async () => {
   await put('/v1/limits/gate/g', { capacity: 0 })
   const id = await api.enqueue({ concurrency_key: 'g' })

@@ -137,6 +137,28 @@ describe('a signal that does not fit', () => {
   })
 })
 
+describe.each(['cancel', 'retry'])('a bulk %s that does not fit', (verb) => {
+  test.each<[string, object, RegExp]>([
+    ['a status of its own invention', { filter: { status: 'over' } }, /status/],
+    ['a parent that is no id', { filter: { parent_id: 5 } }, /parent_id/],
+    ['an empty queue', { filter: { queue: '' } }, /queue/],
+    ['a limit of 0', { all: true, limit: 0 }, /limit/],
+    ['a limit over a thousand', { all: true, limit: 1_001 }, /limit/],
+    ['all: false', { all: false }, /all/],
+    ['a place to go on that is no id', { all: true, after: 'x' }, /after/],
+    ['a long reason', { all: true, reason: big(2_001) }, /reason/],
+  ])('%s', async (_name, body, named) => {
+    expect(await refuses(400, 'invalid_instance', () => api.api('POST', `/v1/instances/${verb}`, { body }))).toMatch(named)
+  })
+
+  test('of one instance: an unknown field, a long reason', async () => {
+    const path = `/v1/instances/${live}/${verb}`
+    await refuses(400, 'invalid_body', () => api.api('POST', path, { body: { why: 'x' } }))
+    await refuses(400, 'invalid_body', () => api.api('POST', `/v1/instances/${verb}`, { body: { filter: { name: 'm' } } }))
+    expect(await refuses(400, 'invalid_instance', () => api.api('POST', path, { body: { reason: big(2_001) } }))).toMatch(/reason/)
+  })
+})
+
 describe('too large', () => {
   test('a state of 2 MB', async () => {
     const body = { machine: 'm', state: big(2_000_000) }

@@ -1,14 +1,19 @@
-//                    ┌───────────────── promote (due) ─────────────────┐
-//                    │                                                 ▼
-//  insert ──► scheduled            insert ──────────────────────► runnable ──claim──► executing
-//                    ▲                                              ▲  ▲                 │
-//                    │                        signal, deadline ─────┘  │                 │ flush of an outcome, or
-//                    │                   awaiting_signal ◄─────────────┼── await_signal ─┤ the reaper where a claim is over
-//                    └──────────── sleep, retry with a delay ──────────┼─────────────────┤
-//                                                                      └─ next, release ─┤
-//                                                done · failed · cancelled ◄─────────────┘
-//
-// `throttled` and `awaiting_children` are part of the chart for limits and children.
+//                                        claim, denied by a limit
+//                                      throttled ◄────────────────┐
+//                                          └─ capacity, tokens ─┐ │
+//                    ┌───────────────── promote (due) ─────────┐│ │
+//                    │                                         ▼▼ │
+//  insert ──► scheduled            insert ──────────────────► runnable ──claim──► executing
+//                    ▲                                        ▲ ▲ ▲                  │
+//                    │                   signal, deadline ────┘ │ │                  │ flush of an outcome, or
+//                    │              awaiting_signal ◄───────────┼─┼── await_signal ──┤ the reaper where a claim is over
+//                    │    children, quorum, deadline ───────────┘ │                  │
+//                    │            awaiting_children ◄─────────────┼── spawn ─────────┤
+//                    └──────────── sleep, retry with a delay ─────┼──────────────────┤
+//                                                                 └─ next, release ──┤
+//                                            done · failed · cancelled ◄─────────────┘
+//                                                     │
+//                  retry by a person: runnable ◄──────┴─ of what failed or was cancelled
 
 /** Where an instance is. The strings are those of the database enum `holdfast.instance_status` and of the wire. */
 export const InstanceStatuses = Object.freeze([

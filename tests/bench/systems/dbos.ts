@@ -60,7 +60,14 @@ export const dbos: System = {
     current = called
     register()
     DBOS.setConfig({ name: APP.name, systemDatabaseUrl: url, systemDatabasePoolSize: POOL, applicationVersion: APP.version, logger })
-    await DBOS.launch()
+    // It tells of its migrations on stdout, where our JSON goes.
+    const { log } = console
+    console.log = console.error
+    try {
+      await DBOS.launch()
+    } finally {
+      console.log = log
+    }
     return () => DBOS.shutdown()
   },
 }

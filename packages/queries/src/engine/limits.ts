@@ -1,5 +1,5 @@
 import type { ProjectId } from '@holdfast/contracts'
-import { sql } from 'kysely'
+import { type RawBuilder, sql } from 'kysely'
 import { statement } from '../statement.ts'
 
 export interface LimitPolicyRow {
@@ -122,6 +122,11 @@ export interface LimitUseRow extends LimitPolicyRow {
   readonly waiting: number
 }
 
+const waitedKey = (and: RawBuilder<unknown>): RawBuilder<unknown> => sql`
+  SELECT w.concurrency_key AS key FROM holdfast.instance w
+  WHERE w.project_id = p.project_id AND w.status IN ('runnable', 'throttled') AND w.concurrency_key IS NOT NULL AND ${and}
+  ORDER BY w.concurrency_key LIMIT 1`
+
 /** The policies of a project with their keys in use; for people. At most `limit` keys of each. */
 export const listLimits = statement<{ projectId: ProjectId; limit: number }, LimitUseRow>(
   'engine.list_limits',
@@ -136,8 +141,20 @@ SELECT p.kind, p.name, p.rate, p.period_ms, p.burst, p.shards, p.capacity, p.upd
   END, 0)::integer AS waiting
 FROM holdfast.limit_policy p
 LEFT JOIN LATERAL (
-  SELECT key, count(holder_id)::integer AS held, NULL::bigint AS tokens FROM holdfast.gate_slot s
-  WHERE p.kind = 'gate' AND s.project_id = p.project_id AND split_part(s.key, ':', 1) = p.name
+  SELECT key, count(holder_id)::integer AS held, NULL::bigint AS tokens FROM (
+    SELECT s.key, s.holder_id FROM holdfast.gate_slot s
+    WHERE p.kind = 'gate' AND s.project_id = p.project_id AND split_part(s.key, ':', 1) = p.name
+    UNION ALL
+    -- A gate that lets nobody in has no slots: its keys are those of who waits, found one by one, however many wait for each.
+    SELECT waited.key, NULL FROM (
+      WITH RECURSIVE seen AS (
+        (${waitedKey(sql`p.capacity = 0`)})
+        UNION ALL
+        SELECT (${waitedKey(sql`w.concurrency_key > seen.key`)}) FROM seen WHERE seen.key IS NOT NULL
+      ) SELECT key FROM seen
+    ) waited
+    WHERE p.kind = 'gate' AND split_part(waited.key, ':', 1) = p.name
+  ) s
   GROUP BY key
   UNION ALL
   SELECT key, NULL, (sum(tokens) / 1000000)::bigint FROM holdfast.rate_bucket b

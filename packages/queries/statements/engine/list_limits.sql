@@ -10,8 +10,26 @@ SELECT p.kind, p.name, p.rate, p.period_ms, p.burst, p.shards, p.capacity, p.upd
   END, 0)::integer AS waiting
 FROM holdfast.limit_policy p
 LEFT JOIN LATERAL (
-  SELECT key, count(holder_id)::integer AS held, NULL::bigint AS tokens FROM holdfast.gate_slot s
-  WHERE p.kind = 'gate' AND s.project_id = p.project_id AND split_part(s.key, ':', 1) = p.name
+  SELECT key, count(holder_id)::integer AS held, NULL::bigint AS tokens FROM (
+    SELECT s.key, s.holder_id FROM holdfast.gate_slot s
+    WHERE p.kind = 'gate' AND s.project_id = p.project_id AND split_part(s.key, ':', 1) = p.name
+    UNION ALL
+    -- A gate that lets nobody in has no slots: its keys are those of who waits, found one by one, however many wait for each.
+    SELECT waited.key, NULL FROM (
+      WITH RECURSIVE seen AS (
+        (
+  SELECT w.concurrency_key AS key FROM holdfast.instance w
+  WHERE w.project_id = p.project_id AND w.status IN ('runnable', 'throttled') AND w.concurrency_key IS NOT NULL AND p.capacity = 0
+  ORDER BY w.concurrency_key LIMIT 1)
+        UNION ALL
+        SELECT (
+  SELECT w.concurrency_key AS key FROM holdfast.instance w
+  WHERE w.project_id = p.project_id AND w.status IN ('runnable', 'throttled') AND w.concurrency_key IS NOT NULL AND w.concurrency_key > seen.key
+  ORDER BY w.concurrency_key LIMIT 1) FROM seen WHERE seen.key IS NOT NULL
+      ) SELECT key FROM seen
+    ) waited
+    WHERE p.kind = 'gate' AND split_part(waited.key, ':', 1) = p.name
+  ) s
   GROUP BY key
   UNION ALL
   SELECT key, NULL, (sum(tokens) / 1000000)::bigint FROM holdfast.rate_bucket b
