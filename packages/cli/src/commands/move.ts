@@ -1,5 +1,5 @@
 import { HoldfastApiError } from '@holdfast/client'
-import type { Instance } from '@holdfast/contracts'
+import type { BulkResponse, Instance, InstanceId } from '@holdfast/contracts'
 import type { Command } from 'commander'
 import { table } from '../answer.ts'
 import { type Api, pathOf } from '../api.ts'
@@ -12,14 +12,6 @@ interface MoveOptions extends FilterOptions {
   readonly reason?: string
   readonly limit?: number
   readonly all?: boolean
-}
-
-interface BulkAnswer {
-  readonly matched: number
-  readonly ids: readonly string[]
-  /** Whether others may match as well, which are looked for after `next`. */
-  readonly more: boolean
-  readonly next?: string
 }
 
 type Verb = 'cancel' | 'retry'
@@ -127,12 +119,12 @@ interface Bulk {
   readonly say: (line: string) => void
 }
 
-async function byFilter(api: Api, verb: Verb, { filter, reason, most, say }: Bulk): Promise<BulkAnswer> {
-  const ids: string[] = []
-  let after: string | undefined
+async function byFilter(api: Api, verb: Verb, { filter, reason, most, say }: Bulk): Promise<Omit<BulkResponse, 'next'>> {
+  const ids: InstanceId[] = []
+  let after: InstanceId | undefined
   for (;;) {
     const limit = Math.min(MOST_AT_ONCE, most - ids.length)
-    const batch = await api.post<BulkAnswer>(verb === 'cancel' ? '/v1/instances/cancel' : '/v1/instances/retry', {
+    const batch = await api.post<BulkResponse>(verb === 'cancel' ? '/v1/instances/cancel' : '/v1/instances/retry', {
       filter,
       limit,
       ...(after === undefined ? {} : { after }),
