@@ -740,18 +740,21 @@ CREATE OR REPLACE FUNCTION holdfast.free_gate_slot()
  RETURNS trigger
  LANGUAGE plpgsql
  SECURITY DEFINER
- SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 BEGIN
-  IF TG_OP = 'UPDATE' AND NEW.status = 'executing' AND NEW.concurrency_key = OLD.concurrency_key THEN
+  IF TG_OP OPERATOR(pg_catalog.=) 'UPDATE' AND NEW.status OPERATOR(pg_catalog.=) 'executing'
+    AND NEW.concurrency_key OPERATOR(pg_catalog.=) OLD.concurrency_key
+  THEN
     -- The same worker goes on with the next step under its slot.
     UPDATE holdfast.gate_slot SET holder_epoch = NEW.claim_epoch
-    WHERE project_id = OLD.project_id AND key = OLD.concurrency_key AND slot = OLD.gate_slot
-      AND holder_id = OLD.id AND holder_epoch = OLD.claim_epoch;
+    WHERE project_id OPERATOR(pg_catalog.=) OLD.project_id AND key OPERATOR(pg_catalog.=) OLD.concurrency_key
+      AND slot OPERATOR(pg_catalog.=) OLD.gate_slot
+      AND holder_id OPERATOR(pg_catalog.=) OLD.id AND holder_epoch OPERATOR(pg_catalog.=) OLD.claim_epoch;
   ELSE
-    UPDATE holdfast.gate_slot SET holder_id = NULL, holder_epoch = NULL, changed_at = now()
-    WHERE project_id = OLD.project_id AND key = OLD.concurrency_key AND slot = OLD.gate_slot
-      AND holder_id = OLD.id AND holder_epoch = OLD.claim_epoch;
+    UPDATE holdfast.gate_slot SET holder_id = NULL, holder_epoch = NULL, changed_at = pg_catalog.now()
+    WHERE project_id OPERATOR(pg_catalog.=) OLD.project_id AND key OPERATOR(pg_catalog.=) OLD.concurrency_key
+      AND slot OPERATOR(pg_catalog.=) OLD.gate_slot
+      AND holder_id OPERATOR(pg_catalog.=) OLD.id AND holder_epoch OPERATOR(pg_catalog.=) OLD.claim_epoch;
   END IF;
   RETURN NULL;
 END $function$;

@@ -261,7 +261,10 @@ describe('N3, N4, N12: whatever ends a claim frees its slot once, in every order
     const { rows } = await sql<{ source: string }>`SELECT pg_get_functiondef('holdfast.free_gate_slot'::regproc) AS source`.execute(
       other.db,
     )
-    await sql.raw(rows[0]!.source.replaceAll('AND holder_id = OLD.id AND holder_epoch = OLD.claim_epoch', '')).execute(other.db)
+    const looks = 'AND holder_id OPERATOR(pg_catalog.=) OLD.id AND holder_epoch OPERATOR(pg_catalog.=) OLD.claim_epoch'
+    const blind = rows[0]!.source.replaceAll(looks, '')
+    expect(blind).not.toBe(rows[0]!.source)
+    await sql.raw(blind).execute(other.db)
     // An old image of the row, as a reconciler would have it: the first instance, executing with slot 0, when the slot is another's already.
     const given = meet(['reaper', 'release', 'next'], false)
     await expectInterleavingToFail({

@@ -1,6 +1,6 @@
 // Parked for a key while it becomes free (docs/locks.md): the claim that parks a row, against the end of whoever holds the key.
 import type { InstanceId, ProjectId } from '@holdfast/contracts'
-import { type AppliedRow, type ClaimedRow, type Key, wakeWaiters } from '@holdfast/queries'
+import { type AppliedRow, type ClaimedRow, type Key, wakeLines, wakeWaiters } from '@holdfast/queries'
 import type { Db } from '@holdfast/schema'
 import { type TestDatabase, testDatabase } from '@holdfast/testbed'
 import { expectInterleavingToFail, type Interleaving, interleave, mutated, type Session } from '@holdfast/testbed/interleave'
@@ -119,20 +119,9 @@ describe.each([
     expect(report.orders).toBe(105)
   })
 
-  // The claim's own wake is for what lies inside a statement: a snapshot from before the end of the holder, and a lock from after its wake.
-  test('in every order of statements the wake of the one that ended is enough', async () => {
+  test('without the wake of the one that parked it, it sleeps beside a free key', async () => {
     const { wake: _wake, ...parks } = claimSteps('claimer')
-    expect((await interleave(meeting({ claimer: { role: 'scheduler', steps: parks } }))).orders).toBe(10)
-  })
-
-  test('if it passed by the heads that a claim is parking, and the claim did not look itself, it would sleep', async () => {
-    const skips = mutated(wakeWaiters, ['LIMIT 1 FOR NO KEY UPDATE', 'LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED'])
-    const { wake: _wake, ...parks } = claimSteps('claimer')
-    const passesBy = {
-      flush: holder.flush,
-      wake: (s: Session, { projectId }: Held) => skips(s.db, { keys: [{ projectId, key: 'g' }] }),
-    }
-    await expectInterleavingToFail(meeting({ holder: { role: 'flusher', steps: passesBy }, claimer: { role: 'scheduler', steps: parks } }))
+    await expectInterleavingToFail(meeting({ claimer: { role: 'scheduler', steps: parks } }))
   })
 
   test('without the wake of the one that ended, it sleeps beside a free key', async () => {
@@ -140,99 +129,51 @@ describe.each([
     await expectInterleavingToFail(meeting({ holder: { role: 'flusher', steps: ends } }))
   })
 
-  /**
-   * The wake of the holder is held up on its way, at the head of another key with a lower id, so that it has its view from before the park and takes the row's lock after it.
-   * It goes by what it has locked and wakes; the claimer's wake waits for it.
-   */
-  const heldUp = (claimersWake: Wake): Interleaving<Held> => ({
-    database,
-    setup: async (db) => {
-      const projectId = await project(db)
-      await insert(db, projectId, { concurrencyKey: 'a', queue: 'other' })
-      return held(capacity)(db, projectId)
-    },
-    sessions: {
-      other: {
-        steps: {
-          hold: async (s, { projectId }) => {
-            await s.begin()
-            await sql`SELECT FROM holdfast.instance WHERE project_id = ${projectId}::bigint AND concurrency_key = 'a' FOR NO KEY UPDATE`.execute(
-              s.db,
-            )
-          },
-          release: (s) => s.commit(),
-        },
-      },
-      holder: {
-        role: 'flusher',
-        steps: {
-          flush: holder.flush,
-          wake: async (s, { projectId }) => {
-            await s.begin()
-            await wakeWaiters(s.db, { keys: ['a', 'g'].map((key) => ({ projectId, key })) })
-          },
-          commit: (s) => s.commit(),
-        },
-      },
-      claimer: {
-        role: 'scheduler',
-        steps: {
-          claim: async (s) => {
-            await s.begin()
-            await take(s.db, 'claimer')
-          },
-          commit: (s) => s.commit(),
-          wake: (s, { projectId }) => claimersWake(s.db, { keys: [{ projectId, key: 'g' }] }),
-        },
-      },
-    },
-    check: async (db, _context, done) => {
-      expect(done.errors).toEqual([])
-      await expectInvariants(db)
-    },
-  })
-  const FATAL = 'claimer.claim, holder.flush, other.hold, holder.wake, claimer.commit, other.release, claimer.wake, holder.commit'
-
-  test('a wake that is held up and has an old view does not keep another from waking', async () => {
-    expect((await interleave({ ...heldUp(wakeWaiters), only: FATAL })).withWaits).toBe(1)
-    const { holder: holdsLong, claimer } = heldUp(wakeWaiters).sessions
-    expect((await interleave({ ...heldUp(wakeWaiters), sessions: { holder: holdsLong!, claimer: claimer! } })).orders).toBe(20)
-  })
-})
-
-/**
- * Two looks at one line at different moments see it in different orders. That both lock by id is what keeps them from a deadlock; whole statements cannot
- * show it, so: the same rows woken one by one in the order of either view do deadlock.
- */
-test('those who are woken are locked in the order of their ids', async () => {
-  expect(wakeWaiters.compile(wakeWaiters.sample).sql).toContain('FROM (SELECT id FROM head ORDER BY id) h')
-  interface Two {
-    readonly ids: readonly InstanceId[]
-  }
-  const wake = (db: Db, id: InstanceId | undefined) =>
-    sql`UPDATE holdfast.instance SET status = 'runnable' WHERE id = ${id}::bigint AND status = 'throttled'`.execute(db)
-  const oneByOne = (first: number, second: number) => ({
-    steps: {
-      first: async (s: Session, { ids }: Two) => {
-        await s.begin()
-        await wake(s.db, ids[first])
-      },
-      second: (s: Session, { ids }: Two) => wake(s.db, ids[second]),
+  /** Two looks as transactions that last: the later one passes by what the earlier one holds. */
+  const twoLooks = (look: Wake): Interleaving<Held> => {
+    const lasting = {
+      begin: (s: Session) => s.begin(),
+      wake: (s: Session, { projectId }: Held) => look(s.db, { keys: [{ projectId, key: 'g' }] }),
       commit: (s: Session) => s.commit(),
-    },
+    }
+    return {
+      database,
+      setup: async (db) => {
+        const context = await held(capacity)(db)
+        await take(db, 'claimer') // parks
+        await flushOnce(db)
+        return context
+      },
+      sessions: { holder: { role: 'flusher', steps: lasting }, claimer: { role: 'scheduler', steps: lasting } },
+      check: async (db, { waiting }, done) => {
+        expect(done.errors).toEqual([])
+        expect(await statusOf(db, waiting)).toBe('runnable')
+        await expectInvariants(db)
+      },
+    }
+  }
+
+  test('no look waits for another', async () => {
+    const report = await interleave(twoLooks(wakeWaiters))
+    expect(report.orders).toBe(20)
+    expect(report.withWaits).toBe(0)
   })
-  const report = await expectInterleavingToFail<Two>({
-    database,
-    onlyTheRace: true,
-    setup: async (db) => {
-      const ids = await insert(db, await project(db), { concurrencyKey: 'g' }, { concurrencyKey: 'g' })
-      await sql`UPDATE holdfast.instance SET status = 'throttled'`.execute(db)
-      return { ids }
-    },
-    sessions: { a: oneByOne(0, 1), b: oneByOne(1, 0) },
-    check: async (_db, _context, done) => expect(done.errors).toEqual([]),
+  test('a look that took locks would', async () => {
+    const waits = mutated(wakeWaiters, ['FOR NO KEY UPDATE SKIP LOCKED', 'FOR NO KEY UPDATE'])
+    expect((await interleave(twoLooks(waits))).withWaits).toBeGreaterThan(0)
   })
-  expect(report.failures.some(({ error }) => String(error).includes('40P01'))).toBe(true)
+
+  test('a look says that it has passed by somebody, and is repeated', async () => {
+    const { projectId, waiting } = await twoLooks(wakeWaiters).setup(database.db)
+    const keys = [{ projectId, key: 'g' }]
+    let looking: Promise<string[]> | undefined
+    await database.db.transaction().execute(async (trx) => {
+      await sql`SELECT FROM holdfast.instance WHERE id = ${waiting}::bigint FOR NO KEY UPDATE`.execute(trx) // as by a signal
+      expect(await wakeWaiters(database.db, { keys })).toEqual([{ queue: null }])
+      looking = wakeLines(database.db, keys)
+    })
+    expect(await looking).toEqual(['default'])
+  })
 })
 
 describe('parked by a rate limit at the head of a gate that has room, in every order', () => {

@@ -60,6 +60,7 @@ export type Command =
       readonly queue: string
       readonly limit: number
       readonly window: number
+      readonly park: boolean
       readonly versions: readonly number[]
       readonly wakes: boolean
     }
@@ -106,6 +107,7 @@ export type Operation =
       readonly limit: number
       readonly further: number
       readonly newest: boolean
+      readonly park: boolean
       readonly wakes: boolean
     }
   | { readonly do: 'claimOne'; readonly pick: number; readonly wakes: boolean }
@@ -282,7 +284,15 @@ function programOf(bias: Bias): Arbitrary<Program> {
     [5, { do: 'insert', rows: fc.array(row, some) }],
     [
       8,
-      { do: 'claim', queue, limit: fc.constantFrom(1, 1, 2, 3, 4), further: fc.constantFrom(0, 0, 2, 10), newest: mostly, wakes: mostly },
+      {
+        do: 'claim',
+        queue,
+        limit: fc.constantFrom(1, 1, 2, 3, 4),
+        further: fc.constantFrom(0, 0, 2, 10),
+        newest: mostly,
+        park: mostly,
+        wakes: mostly,
+      },
     ],
     [1, { do: 'claimOne', pick, wakes: mostly }],
     [bias.answers, { do: 'answer', tickets: tickets({ shape, goesOn: fc.boolean() }), direct: fc.boolean(), wakes: mostly }],

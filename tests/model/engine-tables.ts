@@ -144,11 +144,12 @@ export class EngineTables {
       case 'insert':
         return this.#insert(command.rows)
       case 'claim': {
-        const { queue, limit, window, versions } = command
+        const { queue, limit, window, park, versions } = command
         const rows = await this.#statements.claim(this.#db, {
           queue,
           limit,
           window,
+          park,
           worker: 'w',
           leaseMs: LEASE_HOURS * HOUR_MS,
           machines: versions.map((version) => `m/${version}`),

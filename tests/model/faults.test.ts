@@ -20,7 +20,7 @@ import { realStatements, type Statements } from './engine-tables.ts'
 import { ModelError, runProgram } from './run-program.ts'
 
 /** The seed is fixed: what is asked is whether these programs see the fault, and not whether some do today. */
-const SEED = 1
+const SEED = 5
 /** A fault shows after 1 to 150 of them; that many without it take half a minute. */
 const PROGRAMS = 300
 
@@ -87,7 +87,7 @@ const faults: Readonly<Record<string, Fault>> = {
   },
   'a refused claim takes its tokens all the same': {
     about: 'rates',
-    claim: mutated(claim, ['WHERE c.chosen AND c.rate_rank IS NOT NULL', 'WHERE c.rate_rank IS NOT NULL']),
+    claim: mutated(claim, [' AND r.reach <= r.tokens AND r.place <= (SELECT place FROM cut))', ')']),
   },
   'a lease that has run out is reaped although its outcome is staged (R16)': {
     about: 'crashes',

@@ -54,7 +54,7 @@ const settling: readonly Command[] = [
   { do: 'cancelOverdue', wakes: true },
   { do: 'cascade', wakes: true },
   { do: 'sweep' },
-  ...QUEUES.map((queue): Command => ({ do: 'claim', queue, limit: 1_000, window: 1_000, versions: [1, 2], wakes: true })),
+  ...QUEUES.map((queue): Command => ({ do: 'claim', queue, limit: 1_000, window: 1_000, park: true, versions: [1, 2], wakes: true })),
 ]
 
 /** The same without `undefined` and prototypes. */
@@ -128,8 +128,8 @@ function resolve(operation: Operation, model: Specification): Command | undefine
   }
   switch (operation.do) {
     case 'claim': {
-      const { limit, further, newest, queue, wakes } = operation
-      return { do: 'claim', queue, limit, window: limit + further, versions: newest ? [1, 2] : [1], wakes }
+      const { limit, further, newest, queue, park, wakes } = operation
+      return { do: 'claim', queue, limit, window: limit + further, park, versions: newest ? [1, 2] : [1], wakes }
     }
     case 'claimOne': {
       const instance = nth(operation.pick)
@@ -162,7 +162,9 @@ function resolve(operation: Operation, model: Specification): Command | undefine
       if (answered.size === 0) {
         const [runnable] = [...model.instances.values()].filter(({ status }) => status === 'runnable')
         const limit = operation.tickets.length
-        return runnable && { do: 'claim', queue: runnable.queue, limit, window: limit, versions: [1, 2], wakes: operation.wakes }
+        return (
+          runnable && { do: 'claim', queue: runnable.queue, limit, window: limit, park: true, versions: [1, 2], wakes: operation.wakes }
+        )
       }
       const all = [...answered.values()]
       return operation.direct ? { do: 'direct', answered: all, wakes: operation.wakes } : { do: 'stage', answered: all }

@@ -277,22 +277,22 @@ export class Specification {
 
   // -- Claims -------------------------------------------------------------------------------------------------------------
 
-  #claim({ queue, limit, window, versions, wakes }: Command & { do: 'claim' }): Answer {
+  #claim({ queue, limit, window, park, versions, wakes }: Command & { do: 'claim' }): Answer {
     if (this.#paused.has(queue)) return []
     const candidates = this.#all()
       .filter((g) => g.status === 'runnable' && g.queue === queue && versions.includes(g.version))
       .sort(byUrgency)
       .slice(0, window)
-    return this.#admit(candidates, limit, wakes)
+    return this.#admit(candidates, limit, park, wakes)
   }
 
   #claimOne(nth: Nth, wakes: boolean): Answer {
     const g = this.instances.get(nth)
-    return this.#admit(g?.status === 'runnable' && !this.#paused.has(g.queue) ? [g] : [], 1, wakes)
+    return this.#admit(g?.status === 'runnable' && !this.#paused.has(g.queue) ? [g] : [], 1, true, wakes)
   }
 
-  /** Takes what the limits allow, and parks what they deny. */
-  #admit(candidates: readonly Instance[], limit: number, wakes: boolean): Answer {
+  /** Takes what the limits allow, and parks what they deny; without `park`, what a key denies stays where it is. */
+  #admit(candidates: readonly Instance[], limit: number, park: boolean, wakes: boolean): Answer {
     const free = candidates.filter((g) => this.#keyLetsPass(g, candidates))
     const admissible = new Set(free)
     const until = new Map<Nth, number>()
@@ -319,7 +319,7 @@ export class Specification {
       g.lease = this.hour + LEASE_HOURS
       g.holdsSlot = g.key !== null && this.#capacityOf(g.key) !== null
     }
-    const parked = candidates.filter((g) => !free.includes(g) || until.has(g.nth))
+    const parked = candidates.filter((g) => (park && !free.includes(g)) || until.has(g.nth))
     for (const g of parked) {
       g.status = 'throttled'
       const hour = until.get(g.nth)

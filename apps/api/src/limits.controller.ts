@@ -20,7 +20,7 @@ import {
   putGate,
   putRateLimit,
   releaseRateLine,
-  wakeWaiters,
+  wakeLines,
 } from '@holdfast/queries'
 import type { Db } from '@holdfast/schema'
 import { Body, Controller, Get, Inject, Param, Put, UseGuards } from '@nestjs/common'
@@ -59,8 +59,11 @@ class LimitChanges {
   async putGate(projectId: ProjectId, name: string, { capacity }: PutGateRequest): Promise<LimitPolicy> {
     const [row] = await putGate(this.#db, { projectId, name: limitName(name), capacity })
     const keys = await listGateKeys(this.#db, { projectId, name })
-    const woken = keys.length === 0 ? [] : await wakeWaiters(this.#db, { keys: keys.map(({ key }) => ({ projectId, key })) })
-    for (const { queue } of woken) this.#hints.send(Channels.runnable, queue)
+    const woken = await wakeLines(
+      this.#db,
+      keys.map(({ key }) => ({ projectId, key })),
+    )
+    for (const queue of woken) this.#hints.send(Channels.runnable, queue)
     return toPolicy(row)
   }
 

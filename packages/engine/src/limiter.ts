@@ -11,7 +11,7 @@ import {
   releaseChangedRateLines,
   removeIdleBuckets,
   removeIdleSlots,
-  wakeWaiters,
+  wakeLines,
 } from '@holdfast/queries'
 import type { Db } from '@holdfast/schema'
 
@@ -52,9 +52,8 @@ export class PostgresLimiter implements Limiter {
   claimById(params: Parameters<Limiter['claimById']>[0]): Promise<ClaimedRow[]> {
     return claimById(this.#db, params)
   }
-  async wake(keys: readonly Key[]): Promise<readonly string[]> {
-    if (keys.length === 0) return []
-    return (await wakeWaiters(this.#db, { keys })).map(({ queue }) => queue)
+  wake(keys: readonly Key[]): Promise<readonly string[]> {
+    return wakeLines(this.#db, keys)
   }
   async waitedKeys(after: Key, limit: number): Promise<Key[]> {
     return (await nextWaitedKeys(this.#db, { ...after, limit })).map(({ project_id: projectId, key }) => ({ projectId, key }))

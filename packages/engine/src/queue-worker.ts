@@ -1,6 +1,7 @@
 import type { InstanceId } from '@holdfast/contracts'
 import { type ClaimedRow, type InboxRow, isConnectionLoss, isLostRace, loadInbox } from '@holdfast/queries'
 import { ClaimPace, MAX_AHEAD } from './claim-pace.ts'
+import { ClaimWindow } from './claim-window.ts'
 import type { HeldClaim } from './lease-keeper.ts'
 import type { Limiter } from './limiter.ts'
 import type { Logger } from './logger.ts'
@@ -43,8 +44,6 @@ export const MOST_CLAIMED_AHEAD: number = MAX_AHEAD + MAX_CLAIM
 const FIRST_IDLE_MS = 10
 /** How long a small demand may wait for more to come together, so that busy queues claim in batches. */
 const GATHER_MS = 5
-/** Instances that a claim looks at after one in which many were denied. */
-const WIDE_WINDOW = 1_000
 /** A claim that lost the race for a serial key, or for a slot of a new gate, sees the winner at once; with every race somebody has won, so that each attempt has fewer rivals. */
 const CLAIM_ATTEMPTS = 10
 const MAX_ERROR_PAUSE_MS = 5_000
@@ -70,7 +69,8 @@ export class QueueWorker {
   #timerAtMs = Number.POSITIVE_INFINITY
   #idleMs = FIRST_IDLE_MS
   #errors = 0
-  #wide = false
+  readonly #window = new ClaimWindow()
+  #more = false
   #onEmpty: (() => void)[] = []
   lastProgressMs = performance.now()
 
@@ -113,7 +113,7 @@ export class QueueWorker {
     let rows = 0
     // A claim that only parked may have others behind it.
     do rows = await this.#claim(Math.min(MAX_CLAIM, this.#options.concurrency))
-    while (rows === 0 && this.#wide)
+    while (rows === 0 && this.#more)
     this.#startBuffered()
     await this.#whenEmpty()
     return rows
@@ -201,22 +201,23 @@ export class QueueWorker {
 
   async #claim(limit: number): Promise<number> {
     const { queue, worker, leaseMs, machines, limiter } = this.#options
-    const window = this.#wide ? Math.max(limit, WIDE_WINDOW) : limit
-    const looked = await this.#claimRows(() => limiter.claim({ queue, limit, window, worker, leaseMs, machines: machines.keys() }))
+    const { window, park } = this.#window.next(limit, performance.now())
+    const looked = await this.#claimRows(() => limiter.claim({ queue, limit, window, park, worker, leaseMs, machines: machines.keys() }))
     const rows = this.#parkDenied(looked)
     // Behind those that were denied there may be others: look further, and at once.
-    this.#wide = rows.length < looked.length
-    if (this.#wide && rows.length < limit) this.#wakeDuringClaim = true
+    this.#more = this.#window.looked(looked, { limit, window, park }, performance.now())
+    if (this.#more) this.#wakeDuringClaim = true
     if (rows.length > 0) this.#buffer.push(...(await this.#withInbox(rows)))
     return rows.length
   }
 
-  /** Hands over those that were parked; answers the others. */
+  /** Hands over those that were parked; answers those that were admitted. */
   #parkDenied(looked: readonly ClaimedRow[]): readonly ClaimedRow[] {
+    const rows = looked.filter(({ status }) => status === 'executing')
+    if (rows.length === looked.length) return looked
     const parked = looked.filter(({ status }) => status === 'throttled')
-    if (parked.length === 0) return looked
-    this.#options.onParked(parked)
-    return looked.filter(({ status }) => status === 'executing')
+    if (parked.length > 0) this.#options.onParked(parked)
+    return rows
   }
 
   async #withInbox(rows: readonly ClaimedRow[]): Promise<Claimed[]> {

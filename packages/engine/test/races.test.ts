@@ -308,6 +308,7 @@ test('N15: what follows a commit may fail and takes nothing back: the slot is fr
     CREATE TRIGGER refuse BEFORE UPDATE OF status ON holdfast.instance FOR EACH ROW
       WHEN (OLD.status = 'throttled' AND NEW.status = 'runnable') EXECUTE FUNCTION public.refuse()`)
     .execute(db)
+  await sql`UPDATE holdfast.instance SET status = 'throttled' WHERE id = ${second}::bigint`.execute(db) // as by a claim while the first held the slot
   await engine.scheduler.runOnce()
   await engine.flushAll()
   expect([(await engine.get(first)).status, (await engine.get(second)).status]).toEqual(['done', 'throttled'])
@@ -465,10 +466,11 @@ test('one that nobody has been able to run for five minutes does not keep those 
     await engine.insert('noop', 1, { version: 1, concurrencyKey: 'g' }),
     await engine.insert('noop', 2, { version: 1, concurrencyKey: 'g' }),
   ]
+  await sql`UPDATE holdfast.instance SET status = 'throttled' WHERE id = ANY (${others}::bigint[])`.execute(engine.database.db) // as parked while another held the slot
   await engine.drain()
   const statuses = () => Promise.all(others.map(async (id) => (await engine.get(id)).status))
   // Its scheduler may only be restarting: for so long the slot is kept for it.
-  expect(await statuses()).toEqual(['done', 'throttled'])
+  expect(await statuses()).toEqual(['throttled', 'throttled'])
   await sql`UPDATE holdfast.machine SET seen_at = now() - interval '5 minutes' WHERE version = 2`.execute(engine.database.db)
   await engine.drain()
   expect(await statuses()).toEqual(['done', 'done'])

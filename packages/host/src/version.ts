@@ -2,4 +2,4 @@
 export const CODE_VERSION = '0.0.0'
 
 /** The newest migration that this code knows; a test compares it with the folder. */
-export const KNOWN_SCHEMA = 7
+export const KNOWN_SCHEMA = 8

@@ -18,14 +18,22 @@ export interface ClaimParams extends Claimant {
    * `limit` is left as it is.
    */
   readonly window?: number
+  /**
+   * Whether those that a held key denies leave the pick index. Default true. False where the front of the queue moves: it costs less to look at them again than
+   * to park and wake them (15 µs a row each way), and whoever frees their key has them looked at again. Those that a rate limit denies are parked in any case.
+   */
+  readonly park?: boolean
 }
 
 export interface ClaimedRow {
   readonly id: InstanceId
   readonly project_id: ProjectId
   readonly claim_epoch: string
-  /** `throttled`: looked at, denied by a limit or a held key, and parked; the columns of its machine and state are null then. */
-  readonly status: 'executing' | 'throttled'
+  /**
+   * `throttled`: looked at, denied by a limit or a held key, and parked; the columns of its machine and state are null then. `runnable`: denied and let alone
+   * ({@link ClaimParams.park} is false); only its id, project and key are told.
+   */
+  readonly status: 'executing' | 'throttled' | 'runnable'
   readonly concurrency_key: string | null
   /** Of a parked one: until its rate limit has refilled for it; null when a key has denied it. */
   readonly throttled_ms: number | null
@@ -81,7 +89,7 @@ const shards = sql`
  *   was held by another claim, a row that does not fit is left as it is instead of being told that the limit is used up (N24).
  *   Who comes behind others that wait already is denied even if there are tokens: they are for those.
  *
- * A row that is denied becomes `throttled`, out of the pick index; by a rate limit until the time at which the bucket will have refilled as far as its place in
+ * A row that is denied becomes `throttled`, out of the pick index (or is let alone, see {@link ClaimParams.park}); by a rate limit until the time at which the bucket will have refilled as far as its place in
  * the line. What the snapshot shows of a key may be over by now, so after a claim that parked for a key its caller runs wake_waiters, and so does
  * whoever ends a claim, after its commit: one of the two sees the other (see engine/waiters).
  *
@@ -93,15 +101,13 @@ const shards = sql`
 const admitAndClaim = (
   candidate: RawBuilder<unknown>,
   limit: number,
-  { worker, leaseMs }: Claimant,
+  { worker, leaseMs, park }: Claimant & { readonly park: boolean },
 ): RawBuilder<ClaimedRow> => sql<ClaimedRow>`
 WITH candidate AS MATERIALIZED (${candidate}
 ), placed AS MATERIALIZED (
   SELECT candidate.*, row_number() OVER (ORDER BY priority, eligible_at, id) AS place FROM candidate
 ), limited AS MATERIALIZED (
-  SELECT p.*, gate.capacity, rate.rate, rate.period_ms, rate.burst, rate.shards, rate.revision,
-    row_number() OVER (PARTITION BY p.project_id, p.concurrency_key ORDER BY p.place) AS key_rank,
-    count(*) OVER (PARTITION BY p.project_id, p.concurrency_key) AS wanted
+  SELECT p.*, gate.capacity, rate.rate, rate.period_ms, rate.burst, rate.shards, rate.revision
   FROM placed p
   LEFT JOIN holdfast.limit_policy gate
     ON gate.project_id = p.project_id AND gate.kind = 'gate' AND gate.name = split_part(p.concurrency_key, ':', 1)
@@ -123,7 +129,7 @@ WITH candidate AS MATERIALIZED (${candidate}
       ORDER BY s.slot DESC LIMIT 1 FOR KEY SHARE SKIP LOCKED
     ), 0) END AS made_of_first,
     above.held AS above_of_first,
-    CASE WHEN l.capacity IS NULL AND l.concurrency_key IS NOT NULL THEN NOT EXISTS (
+    CASE WHEN l.capacity IS NULL THEN NOT EXISTS (
       SELECT FROM holdfast.instance e
       WHERE e.project_id = l.project_id AND e.concurrency_key = l.concurrency_key
         AND e.status = 'executing' AND e.concurrency_key IS NOT NULL AND e.gate_slot IS NULL
@@ -133,7 +139,11 @@ WITH candidate AS MATERIALIZED (${candidate}
         AND f.status IN ('runnable', 'throttled') AND f.concurrency_key IS NOT NULL
         AND (f.priority, f.eligible_at, f.id) < (l.priority, l.eligible_at, l.id)
     ) END AS first_in_line
-  FROM (SELECT * FROM limited ORDER BY project_id, concurrency_key, place) l
+  FROM (
+    SELECT *, row_number() OVER (PARTITION BY project_id, concurrency_key ORDER BY place) AS key_rank,
+      count(*) OVER (PARTITION BY project_id, concurrency_key) AS wanted
+    FROM limited WHERE concurrency_key IS NOT NULL ORDER BY project_id, concurrency_key, place
+  ) l
   -- As many slots as are held above the capacity give no room, so that many more have to be looked at.
   CROSS JOIN LATERAL (SELECT CASE WHEN l.capacity IS NOT NULL AND l.key_rank = 1 THEN (
     SELECT count(*) FROM holdfast.gate_slot s
@@ -141,19 +151,14 @@ WITH candidate AS MATERIALIZED (${candidate}
   ) END AS held OFFSET 0) above
 ), gated AS MATERIALIZED (
   SELECT g.*, CASE
-      WHEN g.concurrency_key IS NULL THEN true
       WHEN g.capacity IS NULL THEN g.first_in_line
-      ELSE g.key_rank <= cardinality(g.slots) + greatest(g.capacity - g.slots_made, 0) - g.held_above
+      ELSE g.key_rank <= g.slots_free + greatest(g.capacity - g.slots_made, 0) - g.held_above
     END AS key_free
   FROM (
-    SELECT s.*, first_value(slots_of_first) OVER in_key AS slots, first_value(made_of_first) OVER in_key AS slots_made,
+    SELECT s.*, first_value(cardinality(slots_of_first)) OVER in_key AS slots_free, first_value(made_of_first) OVER in_key AS slots_made,
       first_value(above_of_first) OVER in_key AS held_above
     FROM slotted s WINDOW in_key AS (PARTITION BY project_id, concurrency_key ORDER BY place)
   ) g
-), rate_ranked AS MATERIALIZED (
-  SELECT g.*, CASE WHEN g.burst IS NOT NULL AND g.key_free
-    THEN row_number() OVER (PARTITION BY g.project_id, g.rate_key, g.burst IS NOT NULL AND g.key_free ORDER BY g.place) END AS rate_rank
-  FROM gated g
 ), bucketed AS MATERIALIZED (
   SELECT r.*, waiting.first_priority, waiting.first_eligible_at, waiting.first_id,
     CASE WHEN r.rate_rank = 1 THEN ARRAY(
@@ -168,7 +173,19 @@ WITH candidate AS MATERIALIZED (${candidate}
       WHERE w.project_id = r.project_id AND w.rate_key = r.rate_key AND w.status = 'throttled' AND w.throttled_until IS NOT NULL
       ORDER BY w.throttled_until DESC LIMIT 1
     ) END AS last_until
-  FROM (SELECT * FROM rate_ranked ORDER BY project_id, rate_key, place) r
+  FROM (
+    SELECT u.*, row_number() OVER (PARTITION BY project_id, rate_key ORDER BY place) AS rate_rank
+    FROM (
+      SELECT id, project_id, claim_epoch, concurrency_key, rate_key, rate_weight, priority, eligible_at, place, rate, period_ms, burst, shards, revision,
+        capacity, slots_free, slots_made, slots_of_first
+      FROM gated WHERE key_free AND burst IS NOT NULL
+      UNION ALL
+      SELECT id, project_id, claim_epoch, concurrency_key, rate_key, rate_weight, priority, eligible_at, place, rate, period_ms, burst, shards, revision,
+        NULL, NULL, NULL, NULL
+      FROM limited WHERE concurrency_key IS NULL AND burst IS NOT NULL
+    ) u
+    ORDER BY project_id, rate_key, place
+  ) r
   LEFT JOIN LATERAL (
     SELECT w.priority AS first_priority, w.eligible_at AS first_eligible_at, w.id AS first_id FROM holdfast.instance w
     WHERE r.rate_rank = 1 AND w.project_id = r.project_id AND w.rate_key = r.rate_key AND w.status = 'throttled' AND w.throttled_until IS NOT NULL
@@ -179,29 +196,33 @@ WITH candidate AS MATERIALIZED (${candidate}
   FROM bucketed r
 ), rated AS MATERIALIZED (
   SELECT l.*,
-    sum(least(l.rate_weight, l.burst) * 1000000::bigint) FILTER (WHERE l.rate_rank IS NOT NULL AND NOT l.behind) OVER urgency AS reach,
-    sum(least(l.rate_weight, l.burst) * 1000000::bigint) FILTER (WHERE l.rate_rank IS NOT NULL AND l.behind) OVER urgency AS reach_behind
+    sum(least(l.rate_weight, l.burst)) FILTER (WHERE NOT l.behind) OVER in_key * 1000000 AS reach,
+    sum(least(l.rate_weight, l.burst)) FILTER (WHERE l.behind) OVER in_key * 1000000 AS reach_behind
   FROM (
     SELECT s.*, first_value(tokens_of_first) OVER in_key AS tokens, first_value(last_until) OVER in_key AS line_until,
       first_value(cardinality(buckets) < buckets_made) OVER in_key AS contended,
       coalesce((first_value(first_priority) OVER in_key, first_value(first_eligible_at) OVER in_key, first_value(first_id) OVER in_key)
         < (priority, eligible_at, id), false) AS behind
-    FROM supplied s WINDOW in_key AS (PARTITION BY project_id, rate_key ORDER BY rate_rank)
+    FROM supplied s WINDOW in_key AS (PARTITION BY project_id, rate_key ORDER BY place)
   ) l
-  WINDOW urgency AS (PARTITION BY l.project_id, l.rate_key ORDER BY l.place)
+  WINDOW in_key AS (PARTITION BY l.project_id, l.rate_key ORDER BY l.place)
 ), verdict AS MATERIALIZED (
-  SELECT r.*, CASE
-      WHEN NOT r.key_free THEN 'denied'
-      WHEN r.rate_rank IS NULL OR NOT r.behind AND r.reach <= r.tokens THEN 'admissible'
-      WHEN NOT r.contended THEN 'denied'
-    END AS says,
+  SELECT r.id, r.project_id, r.claim_epoch, r.concurrency_key, r.place, r.capacity, r.slots_free, r.slots_made, r.slots_of_first,
+    CASE WHEN NOT r.behind AND r.reach <= r.tokens THEN 'admissible' WHEN NOT r.contended THEN 'denied' END AS says,
     CASE
-      WHEN r.rate_rank IS NULL OR NOT r.behind AND r.reach <= r.tokens THEN NULL
+      WHEN NOT r.behind AND r.reach <= r.tokens THEN NULL
       WHEN r.rate = 0 THEN 'infinity'::timestamptz
       WHEN r.behind THEN greatest(r.line_until, now()) + ceil(r.reach_behind * r.period_ms / (r.rate * 1000)) * interval '1 microsecond'
       ELSE now() + ceil((r.reach - r.tokens) * r.period_ms / (r.rate * 1000)) * interval '1 microsecond'
     END AS until
   FROM rated r
+  UNION ALL
+  SELECT id, project_id, claim_epoch, concurrency_key, place, capacity, slots_free, slots_made, slots_of_first,
+    CASE WHEN key_free THEN 'admissible' WHEN ${park}::boolean THEN 'denied' END, NULL
+  FROM gated WHERE NOT key_free OR burst IS NULL
+  UNION ALL
+  SELECT id, project_id, claim_epoch, concurrency_key, place, NULL, NULL, NULL, NULL, 'admissible', NULL
+  FROM limited WHERE concurrency_key IS NULL AND burst IS NULL
 ), cut AS MATERIALIZED (
   SELECT max(place) AS place FROM (
     SELECT place FROM placed WHERE concurrency_key IS NULL AND rate_key IS NULL
@@ -210,14 +231,22 @@ WITH candidate AS MATERIALIZED (${candidate}
     ORDER BY place LIMIT ${limit}::integer
   ) best
 ), final AS MATERIALIZED (
-  SELECT c.*, CASE WHEN c.chosen AND c.capacity IS NOT NULL
-      THEN count(*) FILTER (WHERE c.chosen) OVER (PARTITION BY c.project_id, c.concurrency_key ORDER BY c.place) END AS seat,
-    max(c.reach) FILTER (WHERE c.chosen AND c.rate_rank IS NOT NULL) OVER (PARTITION BY c.project_id, c.rate_key) AS spent
-  FROM (SELECT v.*, v.says = 'admissible' AND v.place <= (SELECT place FROM cut) AS chosen FROM verdict v) c
+  SELECT *, says = 'admissible' AND place <= (SELECT place FROM cut) AS chosen FROM verdict
 ), seated AS MATERIALIZED (
-  SELECT project_id, concurrency_key AS key, id, claim_epoch, seat > cardinality(slots) AS new,
-    CASE WHEN seat <= cardinality(slots) THEN slots[seat] ELSE slots_made + seat - cardinality(slots) - 1 END::integer AS slot
-  FROM final WHERE seat IS NOT NULL ORDER BY project_id, concurrency_key, seat
+  -- Each seat meets its slot in a window: an array of a thousand slots, carried by a thousand rows, took ten times as long as all the rest.
+  SELECT * FROM (
+    SELECT *, seat > slots_free AS new,
+      CASE WHEN seat <= slots_free THEN max(free_slot) OVER (PARTITION BY project_id, key, seat) ELSE slots_made + seat - slots_free - 1 END::integer AS slot
+    FROM (
+      SELECT project_id, concurrency_key AS key, row_number() OVER (PARTITION BY project_id, concurrency_key ORDER BY place) AS seat,
+        id, claim_epoch, slots_free, slots_made, NULL::integer AS free_slot
+      FROM final WHERE chosen AND capacity IS NOT NULL
+      UNION ALL
+      SELECT f.project_id, f.concurrency_key, s.seat, NULL, NULL, NULL, NULL, s.slot
+      FROM final f CROSS JOIN LATERAL unnest(f.slots_of_first) WITH ORDINALITY AS s (slot, seat)
+    ) u
+  ) m
+  WHERE id IS NOT NULL ORDER BY project_id, key, seat
 ), taken AS (
   UPDATE holdfast.gate_slot s SET holder_id = t.id, holder_epoch = t.claim_epoch + 1, changed_at = now()
   FROM (SELECT * FROM seated WHERE NOT new OFFSET 0) t
@@ -228,7 +257,12 @@ WITH candidate AS MATERIALIZED (${candidate}
 ), debit AS MATERIALIZED (
   SELECT r.project_id, r.rate_key, r.revision AS policy_revision, s.*, least(s.tokens, greatest(coalesce(r.spent, 0) - coalesce(sum(s.tokens) OVER (
     PARTITION BY r.project_id, r.rate_key ORDER BY s.shard ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0), 0)) AS spent
-  FROM final r CROSS JOIN LATERAL (${shards}) s
+  FROM (
+    SELECT r.*, max(r.reach) FILTER (WHERE NOT r.behind AND r.reach <= r.tokens AND r.place <= (SELECT place FROM cut))
+      OVER (PARTITION BY r.project_id, r.rate_key) AS spent
+    FROM rated r
+  ) r
+  CROSS JOIN LATERAL (${shards}) s
   WHERE r.rate_rank = 1
 ), debited AS (
   UPDATE holdfast.rate_bucket b
@@ -242,9 +276,10 @@ WITH candidate AS MATERIALIZED (${candidate}
   SELECT id, true AS admitted, NULL::integer AS slot, NULL::timestamptz AS until FROM placed
   WHERE concurrency_key IS NULL AND rate_key IS NULL AND place <= (SELECT place FROM cut)
   UNION ALL
+  SELECT id, true, slot, NULL FROM seated
+  UNION ALL
   SELECT * FROM (
-    SELECT id, chosen, CASE WHEN seat <= cardinality(slots) THEN slots[seat] ELSE slots_made + seat - cardinality(slots) - 1 END::integer, until
-    FROM final WHERE chosen OR says = 'denied' ORDER BY project_id, concurrency_key
+    SELECT id, chosen, NULL::integer, until FROM final WHERE chosen AND capacity IS NULL OR says = 'denied' ORDER BY project_id, concurrency_key
   ) in_key_order
 ), claimed AS (
   UPDATE holdfast.instance g SET
@@ -257,11 +292,16 @@ WITH candidate AS MATERIALIZED (${candidate}
   RETURNING g.id, g.project_id, g.claim_epoch, g.status, g.concurrency_key, g.throttled_until, g.machine, g.version, g.step, g.state, g.attempt,
     g.reclaims, g.awaits, g.traceparent, g.priority, g.eligible_at
 )
-SELECT id, project_id, claim_epoch, status, concurrency_key, machine, version, step, attempt, reclaims, awaits, traceparent,
-  CASE WHEN status = 'executing' THEN state END AS state,
-  -- An endless wait is told as a long one: neither timers nor JSON know infinity.
-  CASE WHEN throttled_until = 'infinity' THEN 1e15 ELSE ceil(extract(epoch FROM throttled_until - now()) * 1000) END::float8 AS throttled_ms
-FROM claimed ORDER BY priority, eligible_at, id`
+SELECT * FROM (
+  SELECT id, project_id, claim_epoch, status, concurrency_key, machine, version, step, attempt, reclaims, awaits, traceparent,
+    CASE WHEN status = 'executing' THEN state END AS state,
+    -- An endless wait is told as a long one: neither timers nor JSON know infinity.
+    CASE WHEN throttled_until = 'infinity' THEN 1e15 ELSE ceil(extract(epoch FROM throttled_until - now()) * 1000) END::float8 AS throttled_ms
+  FROM claimed ORDER BY priority, eligible_at, id
+) decided_on
+UNION ALL
+SELECT id, project_id, claim_epoch, 'runnable', concurrency_key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM verdict WHERE says IS NULL AND NOT ${park}::boolean`
 
 const COLUMNS = sql`g.id, g.project_id, g.claim_epoch, g.queue, g.concurrency_key, g.rate_key, g.rate_weight, g.priority, g.eligible_at`
 
@@ -290,9 +330,9 @@ export const claim = statement<ClaimParams, ClaimedRow>(
   LIMIT ${params.window ?? params.limit}::integer
   FOR NO KEY UPDATE OF g SKIP LOCKED`,
       params.limit,
-      params,
+      { ...params, park: params.park ?? true },
     ),
-  { queue: 'default', limit: 100, window: 100, worker: 'scheduler@host#1', leaseMs: 60_000, machines: ['checkout/1'] },
+  { queue: 'default', limit: 100, window: 100, park: true, worker: 'scheduler@host#1', leaseMs: 60_000, machines: ['checkout/1'] },
 )
 
 /**
@@ -309,7 +349,7 @@ export const claimById = statement<Claimant & { readonly id: InstanceId }, Claim
     AND NOT EXISTS (SELECT FROM holdfast.queue q WHERE q.name = g.queue AND q.paused_at IS NOT NULL)
   FOR NO KEY UPDATE OF g SKIP LOCKED`,
       1,
-      params,
+      { ...params, park: true },
     ),
   { id: '1' as InstanceId, worker: 'scheduler@host#1', leaseMs: 60_000, machines: ['checkout/1'] },
 )

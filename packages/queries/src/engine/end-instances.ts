@@ -3,7 +3,7 @@ import type { Db } from '@holdfast/schema'
 import { isLostRace } from '../lost-race.ts'
 import type { Executor } from '../statement.ts'
 import { applyRiders, ridersOfEnded } from './flush-outcomes.ts'
-import { type Key, wakeWaiters } from './waiters.ts'
+import { type Key, wakeLines } from './waiters.ts'
 
 /** An instance whose claim or life is over, or that was asked to stop (`executing`). */
 export interface EndedRow {
@@ -26,7 +26,7 @@ const ATTEMPTS = 10
 export async function endInstances<Row extends EndedRow>(
   db: Db,
   end: (trx: Executor) => Promise<readonly Row[]>,
-  wake: (keys: readonly Key[]) => Promise<readonly string[]> = async (keys) => (await wakeWaiters(db, { keys })).map(({ queue }) => queue),
+  wake: (keys: readonly Key[]) => Promise<readonly string[]> = (keys) => wakeLines(db, keys),
 ): Promise<{ readonly rows: readonly Row[]; readonly queues: readonly string[] }> {
   for (let attempt = 1; ; attempt += 1) {
     try {

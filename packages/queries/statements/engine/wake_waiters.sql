@@ -19,7 +19,7 @@ WITH given AS MATERIALIZED (
   FROM given g
   LEFT JOIN holdfast.limit_policy gate ON gate.project_id = g.project_id AND gate.kind = 'gate' AND gate.name = split_part(g.key, ':', 1)
 ), head AS MATERIALIZED (
-  SELECT first.id
+  SELECT first.id, first.status, line.queue
   FROM room r
   CROSS JOIN LATERAL (
     WITH RECURSIVE skip AS (
@@ -36,7 +36,7 @@ WITH given AS MATERIALIZED (
     SELECT queue FROM skip WHERE queue IS NOT NULL AND r.free > 0
   ) line
   CROSS JOIN LATERAL (
-    SELECT w.id FROM holdfast.instance w
+    SELECT w.id, w.status FROM holdfast.instance w
     WHERE w.project_id = r.project_id AND w.concurrency_key = r.key AND w.queue = line.queue
       AND w.status IN ('runnable', 'throttled') AND w.concurrency_key IS NOT NULL
       AND (NOT r.gate OR w.throttled_until IS NULL AND NOT EXISTS (
@@ -45,14 +45,19 @@ WITH given AS MATERIALIZED (
     ORDER BY w.priority, w.eligible_at, w.id LIMIT r.free
   ) first
 ), locked AS MATERIALIZED (
-  SELECT newest.* FROM (SELECT id FROM head ORDER BY id) h
+  SELECT newest.* FROM head h
   CROSS JOIN LATERAL (
-    SELECT w.id, w.status, w.throttled_until FROM holdfast.instance w
-    WHERE w.id = h.id AND w.status IN ('runnable', 'throttled') LIMIT 1 FOR NO KEY UPDATE
+    SELECT w.id FROM holdfast.instance w
+    WHERE w.id = h.id AND w.status = 'throttled' AND w.throttled_until IS NULL LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
   ) newest
+  WHERE h.status = 'throttled'
 ), woken AS (
   UPDATE holdfast.instance g SET status = 'runnable', updated_at = now()
-  FROM locked WHERE g.id = ANY (ARRAY[locked.id]) AND locked.status = 'throttled' AND locked.throttled_until IS NULL
+  FROM locked WHERE g.id = ANY (ARRAY[locked.id])
   RETURNING g.queue
 )
-SELECT DISTINCT queue FROM woken
+SELECT queue FROM woken
+UNION
+SELECT queue FROM head WHERE status = 'runnable'
+UNION ALL
+SELECT NULL WHERE (SELECT count(*) FROM head WHERE status = 'throttled') > (SELECT count(*) FROM locked)
