@@ -87,7 +87,7 @@ const faults: Readonly<Record<string, Fault>> = {
   },
   'a refused claim takes its tokens all the same': {
     about: 'rates',
-    claim: mutated(claim, [' AND r.reach <= r.tokens AND r.place <= (SELECT place FROM cut))', ')']),
+    claim: mutated(claim, ['FILTER (WHERE r.fits AND r.place <= (SELECT place FROM cut))', 'FILTER (WHERE NOT r.behind)']),
   },
   'a lease that has run out is reaped although its outcome is staged (R16)': {
     about: 'crashes',

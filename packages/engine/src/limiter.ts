@@ -23,10 +23,13 @@ import type { Db } from '@holdfast/schema'
  * serial key's line; and no waiter forgotten (of the look after a park and the look after an end, the later one sees both).
  */
 export interface Limiter {
-  /** Claims the most urgent ones of a queue that their limits let run (`executing`) and parks those that they do not (`throttled`); answers both. */
+  /**
+   * Claims the most urgent ones of a queue that their limits let run (`executing`), and parks those that they do not (`throttled`) or, with `park: false`, lets those stand whom a held key denies
+   * (`runnable`); answers all of them.
+   */
   claim(params: ClaimParams): Promise<ClaimedRow[]>
   /** The same for one instance; answers nothing where it is not runnable. */
-  claimById(params: Omit<ClaimParams, 'queue' | 'limit' | 'window'> & { readonly id: InstanceId }): Promise<ClaimedRow[]>
+  claimById(params: Omit<ClaimParams, 'queue' | 'limit' | 'window' | 'park'> & { readonly id: InstanceId }): Promise<ClaimedRow[]>
   /** After the commit of whatever has freed these keys, or parked somebody for them: makes as many runnable as may run; answers the queues that have got something. */
   wake(keys: readonly Key[]): Promise<readonly string[]>
   /** Some of the keys that somebody waits for, in order, from behind `after`: for a sweep that wakes those whom a process that died has not. */

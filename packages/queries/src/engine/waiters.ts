@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { ProjectId } from '@holdfast/contracts'
 import { sql } from 'kysely'
 import { type Executor, statement } from '../statement.ts'
@@ -97,7 +98,7 @@ SELECT NULL WHERE (SELECT count(*) FROM head WHERE status = 'throttled') > (SELE
   { keys: [{ projectId: '1' as ProjectId, key: 'account-1' }] },
 )
 
-/** Before the one look that follows when a head was passed by: a claim, or another look, holds it for less. */
+/** Before the one look that follows when a head was passed by: another look, or a cancellation, holds it for less. */
 const LOOK_AGAIN_MS = 10
 
 /**
@@ -108,7 +109,7 @@ export async function wakeLines(db: Executor, keys: readonly Key[]): Promise<str
   if (keys.length === 0) return []
   const woken = (await wakeWaiters(db, { keys })).map(({ queue }) => queue)
   if (woken.includes(null)) {
-    await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN_MS))
+    await sleep(LOOK_AGAIN_MS)
     woken.push(...(await wakeWaiters(db, { keys })).map(({ queue }) => queue))
   }
   return [...new Set(woken.filter((queue) => queue !== null))]

@@ -114,22 +114,25 @@ WITH candidate AS MATERIALIZED (
     AND NOT EXISTS (SELECT FROM holdfast.rate_bucket x WHERE x.project_id = r.project_id AND x.key = r.rate_key AND x.shard = n)) s) END AS tokens_of_first
   FROM bucketed r
 ), rated AS MATERIALIZED (
-  SELECT l.*,
-    sum(least(l.rate_weight, l.burst)) FILTER (WHERE NOT l.behind) OVER in_key * 1000000 AS reach,
-    sum(least(l.rate_weight, l.burst)) FILTER (WHERE l.behind) OVER in_key * 1000000 AS reach_behind
+  SELECT r.*, NOT r.behind AND r.reach <= r.tokens AS fits
   FROM (
-    SELECT s.*, first_value(tokens_of_first) OVER in_key AS tokens, first_value(last_until) OVER in_key AS line_until,
-      first_value(cardinality(buckets) < buckets_made) OVER in_key AS contended,
-      coalesce((first_value(first_priority) OVER in_key, first_value(first_eligible_at) OVER in_key, first_value(first_id) OVER in_key)
-        < (priority, eligible_at, id), false) AS behind
-    FROM supplied s WINDOW in_key AS (PARTITION BY project_id, rate_key ORDER BY place)
-  ) l
-  WINDOW in_key AS (PARTITION BY l.project_id, l.rate_key ORDER BY l.place)
+    SELECT l.*,
+      sum(least(l.rate_weight, l.burst)) FILTER (WHERE NOT l.behind) OVER in_key * 1000000 AS reach,
+      sum(least(l.rate_weight, l.burst)) FILTER (WHERE l.behind) OVER in_key * 1000000 AS reach_behind
+    FROM (
+      SELECT s.*, first_value(tokens_of_first) OVER in_key AS tokens, first_value(last_until) OVER in_key AS line_until,
+        first_value(cardinality(buckets) < buckets_made) OVER in_key AS contended,
+        coalesce((first_value(first_priority) OVER in_key, first_value(first_eligible_at) OVER in_key, first_value(first_id) OVER in_key)
+          < (priority, eligible_at, id), false) AS behind
+      FROM supplied s WINDOW in_key AS (PARTITION BY project_id, rate_key ORDER BY place)
+    ) l
+    WINDOW in_key AS (PARTITION BY l.project_id, l.rate_key ORDER BY l.place)
+  ) r
 ), verdict AS MATERIALIZED (
   SELECT r.id, r.project_id, r.claim_epoch, r.concurrency_key, r.place, r.capacity, r.slots_free, r.slots_made, r.slots_of_first,
-    CASE WHEN NOT r.behind AND r.reach <= r.tokens THEN 'admissible' WHEN NOT r.contended THEN 'denied' END AS says,
+    CASE WHEN r.fits THEN 'admissible' WHEN NOT r.contended THEN 'denied' END AS says,
     CASE
-      WHEN NOT r.behind AND r.reach <= r.tokens THEN NULL
+      WHEN r.fits THEN NULL
       WHEN r.rate = 0 THEN 'infinity'::timestamptz
       WHEN r.behind THEN greatest(r.line_until, now()) + ceil(r.reach_behind * r.period_ms / (r.rate * 1000)) * interval '1 microsecond'
       ELSE now() + ceil((r.reach - r.tokens) * r.period_ms / (r.rate * 1000)) * interval '1 microsecond'
@@ -177,7 +180,7 @@ WITH candidate AS MATERIALIZED (
   SELECT r.project_id, r.rate_key, r.revision AS policy_revision, s.*, least(s.tokens, greatest(coalesce(r.spent, 0) - coalesce(sum(s.tokens) OVER (
     PARTITION BY r.project_id, r.rate_key ORDER BY s.shard ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0), 0)) AS spent
   FROM (
-    SELECT r.*, max(r.reach) FILTER (WHERE NOT r.behind AND r.reach <= r.tokens AND r.place <= (SELECT place FROM cut))
+    SELECT r.*, max(r.reach) FILTER (WHERE r.fits AND r.place <= (SELECT place FROM cut))
       OVER (PARTITION BY r.project_id, r.rate_key) AS spent
     FROM rated r
   ) r
